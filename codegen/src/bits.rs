@@ -326,19 +326,13 @@ fn is_passed_on(kernel: &Kernel, tensor: TensorId) -> bool {
     for role in &kernel.roles {
         each_loop(&role.body, &mut |_, _, body| {
             let (mut read, mut sent) = (false, false);
-            visit_ops(body, &mut |op| match &op.kind {
-                OpKind::Load { from, .. } | OpKind::Reduce { from, .. } => {
+            visit_ops(body, &mut |op| {
+                if let OpKind::Load { from, .. } | OpKind::Reduce { from, .. } = &op.kind {
                     read |= from.buffer == tensor;
                 }
-                OpKind::Store { dst, .. } => {
+                if let OpKind::Store { dst, .. } = &op.kind {
                     sent |= dst.buffer == tensor && dst.home.is_remote();
                 }
-                OpKind::Dot { .. }
-                | OpKind::Copy { .. }
-                | OpKind::Wait { .. }
-                | OpKind::Signal { .. }
-                | OpKind::ForRanks { .. }
-                | OpKind::If { .. } => {}
             });
             found |= read && sent;
         });
@@ -368,9 +362,15 @@ fn by_sender(kernel: &Kernel, tensor: TensorId) -> bool {
     let mut by_sender = buffer.has_slot_for_each_rank();
     let own = Some(Pick::One(RankExpr::Me));
     for role in &kernel.roles {
-        visit(&role.body, &mut |op| match &op.kind {
-            OpKind::Store { dst, .. } if dst.buffer == tensor => by_sender &= dst.slot == own,
-            OpKind::Copy { dst, src } if dst.buffer == tensor => {
+        visit(&role.body, &mut |op| {
+            if let OpKind::Store { dst, .. } = &op.kind
+                && dst.buffer == tensor
+            {
+                by_sender &= dst.slot == own;
+            }
+            if let OpKind::Copy { dst, src } = &op.kind
+                && dst.buffer == tensor
+            {
                 let sender = match &src.home {
                     Home::On(rank) => Some(Pick::One(rank.clone())),
                     Home::Me => own.clone(),
@@ -378,15 +378,6 @@ fn by_sender(kernel: &Kernel, tensor: TensorId) -> bool {
                 };
                 by_sender &= dst.slot == sender;
             }
-            OpKind::Store { .. }
-            | OpKind::Copy { .. }
-            | OpKind::Wait { .. }
-            | OpKind::Signal { .. }
-            | OpKind::Dot { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::Load { .. }
-            | OpKind::ForRanks { .. }
-            | OpKind::If { .. } => {}
         });
     }
     by_sender
@@ -399,18 +390,6 @@ fn adds_over_ranks(kernel: &Kernel, dst: &Region) -> bool {
 
 fn computes(body: &[Op]) -> bool {
     let mut found = false;
-    visit_ops(body, &mut |op| {
-        found |= match op.kind {
-            OpKind::Dot { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::Load { .. }
-            | OpKind::Store { .. } => true,
-            OpKind::Copy { .. }
-            | OpKind::Wait { .. }
-            | OpKind::Signal { .. }
-            | OpKind::ForRanks { .. }
-            | OpKind::If { .. } => false,
-        };
-    });
+    visit_ops(body, &mut |op| found |= op.kind.computes());
     found
 }

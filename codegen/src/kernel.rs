@@ -8,6 +8,7 @@
 //! otherwise concurrent. Only [`Block::Join`] orders earlier items before later ones.
 
 mod handed_over;
+mod ops;
 mod region;
 mod regions;
 mod scales;
@@ -534,21 +535,8 @@ pub fn visit(body: &[Block], f: &mut impl FnMut(&Op)) {
 pub fn visit_ops(body: &[Op], f: &mut impl FnMut(&Op)) {
     for op in body {
         f(op);
-        match &op.kind {
-            OpKind::ForRanks { body, .. } => visit_ops(body, f),
-            OpKind::If {
-                then, otherwise, ..
-            } => {
-                visit_ops(then, f);
-                visit_ops(otherwise, f);
-            }
-            OpKind::Wait { .. }
-            | OpKind::Signal { .. }
-            | OpKind::Copy { .. }
-            | OpKind::Dot { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::Load { .. }
-            | OpKind::Store { .. } => {}
+        for body in op.kind.bodies() {
+            visit_ops(body, f);
         }
     }
 }

@@ -75,12 +75,12 @@ ag_gemm(
         const __grid_constant__ TensorMap x_scale_partial_chunk,  // the partial chunk; boxes of 128x16
         // everyone's, a chunk a rank: peers write it meanwhile; boxes of 32x128
         const __grid_constant__ TensorMap x_partial_box,
-        const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 256x128
-        const __grid_constant__ TensorMap w_partial_box,  // mine, in one piece; boxes of 32x128
+        const __grid_constant__ TensorMap w,  // own memory, one matrix; boxes of 256x128
+        const __grid_constant__ TensorMap w_partial_box,  // own memory, one matrix; boxes of 32x128
         // everyone's, a chunk a rank: peers write it meanwhile; boxes of 128x1
         const __grid_constant__ TensorMap x_scale_blocks,
-        const __grid_constant__ TensorMap w_scale,  // mine, in one piece; boxes of 2x4
-        const __grid_constant__ TensorMap y,  // mine, a chunk a rank; boxes of 128x64
+        const __grid_constant__ TensorMap w_scale,  // own memory, one matrix; boxes of 2x4
+        const __grid_constant__ TensorMap y,  // own memory, a matrix for each rank's chunk; boxes of 128x64
         const __grid_constant__ TensorMap y_partial_chunk,  // the partial chunk; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
@@ -191,9 +191,9 @@ ag_gemm(
                         fence_async_shared();
                         const auto full = stage_full[stage.index];
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_w[stage.index], w, w_partial_box, w_rows,
-                            full.at, step * TILE_K, t.column * TILE_N, 0, 0);
+                            full.at, step * TILE_K, t.column * TILE_N);
                         tma_load(smem_w_scale[stage.index], w_scale, full.at, step / 4 * 4,
-                            t.column * TILE_N / SCALE_BLOCK, 0, 0);
+                            t.column * TILE_N / SCALE_BLOCK);
                         if (step == 0) {
                             // wait arrived[t.rows]
                             const u32 arrived_cell = chunk * plan.pieces_m + t.row * TILE_M / PIECE;
@@ -283,7 +283,7 @@ ag_gemm(
                     for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                         subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
                         tma_store(chunk == plan.partial_chunk ? y_partial_chunk : y, smem_subtile[subtile.index],
-                            t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, chunk, 0);
+                            t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, chunk);
                         tma_commit();
                         tma_wait_read<0>();
                         subtile_empty[subtile.index].arrive();
@@ -317,10 +317,11 @@ ag_gemm(
                 for (u32 step = 0; step < steps; ++step) {
                     if (!stage.over) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                     wgmma_fence();
-                    const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
+                    const u64 xs = wgmma_at<X_BYTES>(x_tile, stage.index), ws = wgmma_at<W_BYTES>(w_tile, stage.index);
                     #pragma unroll
                     for (u32 k = 0; k < TILE_K / 32; ++k)
-                        wgmma_m64k32(short_acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, k != 0, e4m3(), e4m3());
+                        wgmma_m64k32<TILE_N / 2>(short_acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, k != 0,
+                            e4m3(), e4m3());
                     wgmma_commit();
                     __syncwarp();
                     float x_scales[2];
@@ -328,7 +329,9 @@ ag_gemm(
                     float w_scales[TILE_N / SCALE_BLOCK];
                     #pragma unroll
                     for (u32 i = 0; i < TILE_N / SCALE_BLOCK; ++i)
-                        w_scales[i] = scale_of_block(smem_w_scale[stage.index] + (step % 4) * 4 + i * 16);
+                        w_scales[i] =
+                            scale_of_block(smem_w_scale[stage.index] + (step % 4) * SCALE_STRIDE
+                            + i * SCALE_LINE_STRIDE);
                     wgmma_wait<0>();
                     #pragma unroll
                     for (u32 i = 0; i < TILE_N / 2 / 2; ++i)
@@ -337,8 +340,8 @@ ag_gemm(
                     wgmma_fence();
                     #pragma unroll
                     for (u32 k = 0; k < TILE_K / 32; ++k)
-                        wgmma_m64k32(short_acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP + (TILE_N / 2 * 128 >> 4),
-                            k != 0, e4m3(), e4m3());
+                        wgmma_m64k32<TILE_N / 2>(short_acc, xs + k * WGMMA_K_STEP,
+                            ws + k * WGMMA_K_STEP + (TILE_N / 2 * WGMMA_ROW), k != 0, e4m3(), e4m3());
                     wgmma_commit();
                     wgmma_wait<0>();
                     __syncwarp();

@@ -72,9 +72,9 @@ ag_gemm_multicast(
         const __grid_constant__ EveryCopy x_everywhere_partial_chunk,  // the partial chunk
         // everyone's, a chunk a rank: peers write it meanwhile; boxes of 32x64
         const __grid_constant__ TensorMap x_partial_box,
-        const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 256x64
-        const __grid_constant__ TensorMap w_partial_box,  // mine, in one piece; boxes of 32x64
-        const __grid_constant__ TensorMap y,  // mine, a chunk a rank; boxes of 128x64
+        const __grid_constant__ TensorMap w,  // own memory, one matrix; boxes of 256x64
+        const __grid_constant__ TensorMap w_partial_box,  // own memory, one matrix; boxes of 32x64
+        const __grid_constant__ TensorMap y,  // own memory, a matrix for each rank's chunk; boxes of 128x64
         const __grid_constant__ TensorMap y_partial_chunk,  // the partial chunk; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
@@ -169,7 +169,7 @@ ag_gemm_multicast(
                         stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                         const auto full = stage_full[stage.index];
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_w[stage.index], w, w_partial_box, w_rows,
-                            full.at, step * TILE_K, t.column * TILE_N, 0, 0);
+                            full.at, step * TILE_K, t.column * TILE_N);
                         if (step == 0) {
                             // wait arrived[t.rows]
                             const u32 arrived_cell = chunk * plan.pieces_m + t.row * TILE_M / PIECE;
@@ -249,7 +249,7 @@ ag_gemm_multicast(
                         subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
                         if (elect_one()) {
                             tma_store(chunk == plan.partial_chunk ? y_partial_chunk : y, smem_subtile[subtile.index],
-                                t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, chunk, 0);
+                                t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, chunk);
                             tma_commit();
                             tma_wait_read<0>();
                             subtile_empty[subtile.index].arrive();
@@ -285,10 +285,10 @@ ag_gemm_multicast(
                 for (u32 step = 0; step < steps; ++step) {
                     stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                     wgmma_fence();
-                    const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
+                    const u64 xs = wgmma_at<X_BYTES>(x_tile, stage.index), ws = wgmma_at<W_BYTES>(w_tile, stage.index);
                     #pragma unroll
                     for (u32 k = 0; k < TILE_K / 16; ++k)
-                        wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
+                        wgmma_m64k16<TILE_N>(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
                     wgmma_commit();
                     wgmma_wait<1>();  // the step before this one is done with its stage
                     if (step != 0 && lane == 0) stage_empty[previous].arrive();

@@ -59,7 +59,7 @@ __device__ __forceinline__ float part_value(float g) {
 
 extern "C" __global__ void __launch_bounds__(384, 1)
 all_reduce_multicast(
-        const __grid_constant__ TensorMap g,  // mine, in one piece; boxes of 128x64
+        const __grid_constant__ TensorMap g,  // own memory, one matrix; boxes of 128x64
         // everyone's, slot by slot, of a chunk a rank each: others write it meanwhile; boxes of 128x64
         const __grid_constant__ TensorMap part_,
         const __grid_constant__ EveryCopy part__everywhere,  // on every rank at once: multimem alone
@@ -122,7 +122,7 @@ all_reduce_multicast(
                             if (elect_one()) {
                                 full.expect(TILE_M * SUBTILE_N * 2);
                                 tma_load(smem_stored[stage.index], g, full.at, t.column * TILE_N + part * SUBTILE_N,
-                                    owner * plan.g_rows_chunk + t.row * TILE_M, 0, 0);
+                                    owner * plan.g_rows_chunk + t.row * TILE_M);
                             }
                             stage.advance();
                         }

@@ -77,16 +77,16 @@ __device__ __forceinline__ float own_partial(float g) {
 
 extern "C" __global__ void __launch_bounds__(384, 1)
 bulk_rs(
-        const __grid_constant__ TensorMap g,  // mine, in one piece; boxes of 128x64
+        const __grid_constant__ TensorMap g,  // own memory, one matrix; boxes of 128x64
         // everyone's, slot by slot: others write it meanwhile; boxes of 128x64
         const __grid_constant__ TensorMap partial,
-        const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x64
-        const __grid_constant__ TensorMap x_partial_box,  // mine, in one piece; boxes of 32x64
-        const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 256x64
-        const __grid_constant__ TensorMap w_partial_box,  // mine, in one piece; boxes of 32x64
+        const __grid_constant__ TensorMap x,  // own memory, one matrix; boxes of 128x64
+        const __grid_constant__ TensorMap x_partial_box,  // own memory, one matrix; boxes of 32x64
+        const __grid_constant__ TensorMap w,  // own memory, one matrix; boxes of 256x64
+        const __grid_constant__ TensorMap w_partial_box,  // own memory, one matrix; boxes of 32x64
         const __grid_constant__ TensorMap r,  // everyone's own chunk; boxes of 128x64
         const __grid_constant__ TensorMap r_partial_chunk,  // the partial chunk; boxes of 128x64
-        const __grid_constant__ TensorMap y,  // mine, in one piece; boxes of 128x64
+        const __grid_constant__ TensorMap y,  // own memory, one matrix; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
     extern __shared__ __align__(1024) u8 shared[];
@@ -147,7 +147,7 @@ bulk_rs(
                             const auto full = staging_full[staging.index];
                             full.expect(STAGING_BYTES);
                             tma_load(smem_staging[staging.index], g, full.at, (batch * BATCH + i) * STAGING_N,
-                                owner * plan.g_rows_chunk + p_row * PIECE, 0, 0);
+                                owner * plan.g_rows_chunk + p_row * PIECE);
                             staging.advance();
                         }
                     }
@@ -186,7 +186,7 @@ bulk_rs(
                         const auto full = stage_full[stage.index];
                         full.expect(TILE_M * SUBTILE_N * 2);
                         tma_load(smem_x[stage.index], g, full.at, t.column * TILE_N + part * SUBTILE_N,
-                            me * plan.g_rows_chunk + t.row * TILE_M, 0, 0);
+                            me * plan.g_rows_chunk + t.row * TILE_M);
                         stage.advance();
                         #pragma unroll 1
                         for (u32 from = 0; from < world; ++from) {
@@ -220,9 +220,9 @@ bulk_rs(
                         const auto full = stage_full[stage.index];
                         full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows,
-                            full.at, step * TILE_K, t.row * TILE_M, 0, 0);
+                            full.at, step * TILE_K, t.row * TILE_M);
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_w[stage.index], w, w_partial_box, w_rows,
-                            full.at, step * TILE_K, t.column * TILE_N, 0, 0);
+                            full.at, step * TILE_K, t.column * TILE_N);
                         stage.advance();
                     }
                 }
@@ -313,8 +313,7 @@ bulk_rs(
                     #pragma unroll 1
                     for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                         subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
-                        tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M,
-                            0, 0);
+                        tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M);
                         tma_commit();
                         tma_wait_read<0>();
                         subtile_empty[subtile.index].arrive();
@@ -390,10 +389,10 @@ bulk_rs(
                 for (u32 step = 0; step < steps; ++step) {
                     stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                     wgmma_fence();
-                    const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
+                    const u64 xs = wgmma_at<X_BYTES>(x_tile, stage.index), ws = wgmma_at<W_BYTES>(w_tile, stage.index);
                     #pragma unroll
                     for (u32 k = 0; k < TILE_K / 16; ++k)
-                        wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
+                        wgmma_m64k16<TILE_N>(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
                     wgmma_commit();
                     wgmma_wait<1>();  // the step before this one is done with its stage
                     if (step != 0 && lane == 0) stage_empty[previous].arrive();

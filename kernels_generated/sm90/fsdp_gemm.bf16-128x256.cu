@@ -67,13 +67,13 @@ extern "C" __global__ void __launch_bounds__(384, 1)
 fsdp_gemm(
         const __grid_constant__ TensorMap w,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 128x64
         const __grid_constant__ TensorMap w_partial_chunk,  // the partial chunk; boxes of 128x64
-        const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x64
-        const __grid_constant__ TensorMap x_partial_box,  // mine, in one piece; boxes of 32x64
+        const __grid_constant__ TensorMap x,  // own memory, one matrix; boxes of 128x64
+        const __grid_constant__ TensorMap x_partial_box,  // own memory, one matrix; boxes of 32x64
         // everyone's, a chunk a rank: peers write it meanwhile; boxes of 256x64
         const __grid_constant__ TensorMap w_tiles,
         // everyone's, a chunk a rank: peers write it meanwhile; boxes of 32x64
         const __grid_constant__ TensorMap w_partial_box,
-        const __grid_constant__ TensorMap y,  // mine, a chunk of columns a rank; boxes of 128x64
+        const __grid_constant__ TensorMap y,  // own memory, a matrix for each rank's chunk of columns; boxes of 128x64
         const __grid_constant__ TensorMap y_partial_chunk,  // the partial chunk; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
@@ -185,7 +185,7 @@ fsdp_gemm(
                         const auto full = stage_full[stage.index];
                         full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows,
-                            full.at, step * TILE_K, t.row * TILE_M, 0, 0);
+                            full.at, step * TILE_K, t.row * TILE_M);
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_w[stage.index], w_tiles, w_partial_box, w_rows,
                             full.at, step * TILE_K, t.column * TILE_N, shard, me);
                         stage.advance();
@@ -259,7 +259,7 @@ fsdp_gemm(
                     for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                         subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
                         tma_store(shard == plan.n_partial_chunk ? y_partial_chunk : y, smem_subtile[subtile.index],
-                            t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, shard, 0);
+                            t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, shard);
                         tma_commit();
                         tma_wait_read<0>();
                         subtile_empty[subtile.index].arrive();
@@ -293,10 +293,10 @@ fsdp_gemm(
                 for (u32 step = 0; step < steps; ++step) {
                     stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                     wgmma_fence();
-                    const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
+                    const u64 xs = wgmma_at<X_BYTES>(x_tile, stage.index), ws = wgmma_at<W_BYTES>(w_tile, stage.index);
                     #pragma unroll
                     for (u32 k = 0; k < TILE_K / 16; ++k)
-                        wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
+                        wgmma_m64k16<TILE_N>(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
                     wgmma_commit();
                     wgmma_wait<1>();  // the step before this one is done with its stage
                     if (step != 0 && lane == 0) stage_empty[previous].arrive();

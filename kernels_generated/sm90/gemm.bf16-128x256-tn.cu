@@ -43,9 +43,9 @@ __device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
 
 extern "C" __global__ void __launch_bounds__(384, 1)
 gemm(
-        const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 64x64
-        const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 64x64
-        const __grid_constant__ TensorMap y,  // mine, in one piece; boxes of 128x64
+        const __grid_constant__ TensorMap x,  // own memory, one matrix; boxes of 64x64
+        const __grid_constant__ TensorMap w,  // own memory, one matrix; boxes of 64x64
+        const __grid_constant__ TensorMap y,  // own memory, one matrix; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
     launch_dependents();
@@ -96,12 +96,12 @@ gemm(
                     #pragma unroll 1
                     for (u32 block = 0; block < x_blocks; ++block) {
                         tma_load(smem_x[stage.index] + block * BLOCK_BYTES, x, full.at,
-                            t.row * TILE_M + block * BLOCK_ROWS, step * TILE_K, 0, 0);
+                            t.row * TILE_M + block * BLOCK_ROWS, step * TILE_K);
                     }
                     #pragma unroll 1
                     for (u32 block = 0; block < w_blocks; ++block) {
                         tma_load(smem_w[stage.index] + block * BLOCK_BYTES, w, full.at,
-                            t.column * TILE_N + block * BLOCK_ROWS, step * TILE_K, 0, 0);
+                            t.column * TILE_N + block * BLOCK_ROWS, step * TILE_K);
                     }
                     stage.advance();
                 }
@@ -117,8 +117,7 @@ gemm(
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                     subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
-                    tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, 0,
-                        0);
+                    tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M);
                     tma_commit();
                     tma_wait_read<0>();
                     subtile_empty[subtile.index].arrive();
@@ -146,10 +145,10 @@ gemm(
             for (u32 step = 0; step < steps; ++step) {
                 stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                 wgmma_fence();
-                const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
+                const u64 xs = wgmma_at<X_BYTES>(x_tile, stage.index), ws = wgmma_at<W_BYTES>(w_tile, stage.index);
                 #pragma unroll
                 for (u32 k = 0; k < TILE_K / 16; ++k)
-                    wgmma_m64k16<MN_MAJOR, MN_MAJOR>(acc, xs + k * WGMMA_MN_MAJOR_K_STEP,
+                    wgmma_m64k16<TILE_N, MN_MAJOR, MN_MAJOR>(acc, xs + k * WGMMA_MN_MAJOR_K_STEP,
                         ws + k * WGMMA_MN_MAJOR_K_STEP, step + k != 0, T());
                 wgmma_commit();
                 wgmma_wait<1>();  // the step before this one is done with its stage

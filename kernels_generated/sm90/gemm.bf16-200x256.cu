@@ -48,9 +48,9 @@ __device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
 
 extern "C" __global__ void __launch_bounds__(384, 1)
 gemm(
-        const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 200x64
-        const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 256x64
-        const __grid_constant__ TensorMap y,  // mine, in one piece; boxes of 40x64
+        const __grid_constant__ TensorMap x,  // own memory, one matrix; boxes of 200x64
+        const __grid_constant__ TensorMap w,  // own memory, one matrix; boxes of 256x64
+        const __grid_constant__ TensorMap y,  // own memory, one matrix; boxes of 40x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
     launch_dependents();
@@ -96,8 +96,8 @@ gemm(
                     stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                     const auto full = stage_full[stage.index];
                     full.expect(X_BYTES + W_BYTES);
-                    tma_load(smem_x[stage.index], x, full.at, step * TILE_K, t.row * TILE_M, 0, 0);
-                    tma_load(smem_w[stage.index], w, full.at, step * TILE_K, t.column * TILE_N, 0, 0);
+                    tma_load(smem_x[stage.index], x, full.at, step * TILE_K, t.row * TILE_M);
+                    tma_load(smem_w[stage.index], w, full.at, step * TILE_K, t.column * TILE_N);
                     stage.advance();
                 }
             }
@@ -117,7 +117,7 @@ gemm(
                     for (u32 slice = 0; slice < SUBTILE_N / SLICE_N; ++slice) {
                         tma_store(y, smem_subtile[subtile.place()] + slice * SLICE_BYTES,
                             t.column * TILE_N + consumer * SUBTILE_N + slice * SLICE_N,
-                            t.row * TILE_M + part * SUBTILE_M, 0, 0);
+                            t.row * TILE_M + part * SUBTILE_M);
                     }
                     tma_commit();
                     tma_wait_read<0>();
@@ -154,13 +154,13 @@ gemm(
                 }
                 stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                 wgmma_fence();
-                const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
+                const u64 xs = wgmma_at<X_BYTES>(x_tile, stage.index), ws = wgmma_at<W_BYTES>(w_tile, stage.index);
                 #pragma unroll
                 for (u32 k = 0; k < TILE_K / 16; ++k) {
                     #pragma unroll
                     for (u32 block = 0; block < BLOCKS; ++block)
-                        wgmma_m64k16(acc[block], ws + k * WGMMA_K_STEP + block * WGMMA_64_ROWS, xs + k * WGMMA_K_STEP,
-                            step + k != 0, T());
+                        wgmma_m64k16<TILE_M>(acc[block], ws + k * WGMMA_K_STEP + block * WGMMA_64_ROWS,
+                            xs + k * WGMMA_K_STEP, step + k != 0, T());
                 }
                 wgmma_commit();
                 wgmma_wait<1>();  // the step before this one is done with its stage

@@ -45,13 +45,13 @@ __device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
 
 extern "C" __global__ void __launch_bounds__(384, 1)
 gemm(
-        const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x128
-        const __grid_constant__ TensorMap x_partial_box,  // mine, in one piece; boxes of 32x128
-        const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 256x128
-        const __grid_constant__ TensorMap w_partial_box,  // mine, in one piece; boxes of 32x128
-        const __grid_constant__ TensorMap x_scale,  // mine, in one piece; boxes of 1x128
-        const __grid_constant__ TensorMap w_scale,  // mine, in one piece; boxes of 2x4
-        const __grid_constant__ TensorMap y,  // mine, in one piece; boxes of 128x64
+        const __grid_constant__ TensorMap x,  // own memory, one matrix; boxes of 128x128
+        const __grid_constant__ TensorMap x_partial_box,  // own memory, one matrix; boxes of 32x128
+        const __grid_constant__ TensorMap w,  // own memory, one matrix; boxes of 256x128
+        const __grid_constant__ TensorMap w_partial_box,  // own memory, one matrix; boxes of 32x128
+        const __grid_constant__ TensorMap x_scale,  // own memory, one matrix; boxes of 1x128
+        const __grid_constant__ TensorMap w_scale,  // own memory, one matrix; boxes of 2x4
+        const __grid_constant__ TensorMap y,  // own memory, one matrix; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
     launch_dependents();
@@ -107,12 +107,12 @@ gemm(
                     const auto full = stage_full[stage.index];
                     full.expect(x_rows * TILE_K + w_rows * TILE_K + TILE_M * 4 + 8 * 4);
                     tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows, full.at,
-                        step * TILE_K, t.row * TILE_M, 0, 0);
+                        step * TILE_K, t.row * TILE_M);
                     tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_w[stage.index], w, w_partial_box, w_rows, full.at,
-                        step * TILE_K, t.column * TILE_N, 0, 0);
-                    tma_load(smem_x_scale[stage.index], x_scale, full.at, t.row * TILE_M, step, 0, 0);
+                        step * TILE_K, t.column * TILE_N);
+                    tma_load(smem_x_scale[stage.index], x_scale, full.at, t.row * TILE_M, step);
                     tma_load(smem_w_scale[stage.index], w_scale, full.at, step / 4 * 4,
-                        t.column * TILE_N / SCALE_BLOCK, 0, 0);
+                        t.column * TILE_N / SCALE_BLOCK);
                     stage.advance();
                 }
             }
@@ -127,8 +127,7 @@ gemm(
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                     subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
-                    tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, 0,
-                        0);
+                    tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M);
                     tma_commit();
                     tma_wait_read<0>();
                     subtile_empty[subtile.index].arrive();
@@ -157,10 +156,11 @@ gemm(
             for (u32 step = 0; step < steps; ++step) {
                 if (!stage.over) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                 wgmma_fence();
-                const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
+                const u64 xs = wgmma_at<X_BYTES>(x_tile, stage.index), ws = wgmma_at<W_BYTES>(w_tile, stage.index);
                 #pragma unroll
                 for (u32 k = 0; k < TILE_K / 32; ++k)
-                    wgmma_m64k32(short_acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, k != 0, e4m3(), e4m3());
+                    wgmma_m64k32<TILE_N / 2>(short_acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, k != 0, e4m3(),
+                        e4m3());
                 wgmma_commit();
                 __syncwarp();
                 float x_scales[2];
@@ -168,7 +168,8 @@ gemm(
                 float w_scales[TILE_N / SCALE_BLOCK];
                 #pragma unroll
                 for (u32 i = 0; i < TILE_N / SCALE_BLOCK; ++i)
-                    w_scales[i] = scale_of_block(smem_w_scale[stage.index] + (step % 4) * 4 + i * 16);
+                    w_scales[i] =
+                        scale_of_block(smem_w_scale[stage.index] + (step % 4) * SCALE_STRIDE + i * SCALE_LINE_STRIDE);
                 wgmma_wait<0>();
                 #pragma unroll
                 for (u32 i = 0; i < TILE_N / 2 / 2; ++i)
@@ -177,8 +178,8 @@ gemm(
                 wgmma_fence();
                 #pragma unroll
                 for (u32 k = 0; k < TILE_K / 32; ++k)
-                    wgmma_m64k32(short_acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP + (TILE_N / 2 * 128 >> 4),
-                        k != 0, e4m3(), e4m3());
+                    wgmma_m64k32<TILE_N / 2>(short_acc, xs + k * WGMMA_K_STEP,
+                        ws + k * WGMMA_K_STEP + (TILE_N / 2 * WGMMA_ROW), k != 0, e4m3(), e4m3());
                 wgmma_commit();
                 wgmma_wait<0>();
                 __syncwarp();

@@ -49,11 +49,11 @@ __device__ __forceinline__ float y_value(float product, float x_scale, float w_s
 
 extern "C" __global__ void __launch_bounds__(384, 1)
 gemm(
-        const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x128
-        const __grid_constant__ TensorMap x_partial_box,  // mine, in one piece; boxes of 32x128
-        const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 256x128
-        const __grid_constant__ TensorMap w_partial_box,  // mine, in one piece; boxes of 32x128
-        const __grid_constant__ TensorMap y,  // mine, in one piece; boxes of 128x64
+        const __grid_constant__ TensorMap x,  // own memory, one matrix; boxes of 128x128
+        const __grid_constant__ TensorMap x_partial_box,  // own memory, one matrix; boxes of 32x128
+        const __grid_constant__ TensorMap w,  // own memory, one matrix; boxes of 256x128
+        const __grid_constant__ TensorMap w_partial_box,  // own memory, one matrix; boxes of 32x128
+        const __grid_constant__ TensorMap y,  // own memory, one matrix; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
     launch_dependents();
@@ -104,9 +104,9 @@ gemm(
                     const auto full = stage_full[stage.index];
                     full.expect(x_rows * TILE_K + w_rows * TILE_K);
                     tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows, full.at,
-                        step * TILE_K, t.row * TILE_M, 0, 0);
+                        step * TILE_K, t.row * TILE_M);
                     tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_w[stage.index], w, w_partial_box, w_rows, full.at,
-                        step * TILE_K, t.column * TILE_N, 0, 0);
+                        step * TILE_K, t.column * TILE_N);
                     stage.advance();
                 }
             }
@@ -121,8 +121,7 @@ gemm(
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                     subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
-                    tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, 0,
-                        0);
+                    tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M);
                     tma_commit();
                     tma_wait_read<0>();
                     subtile_empty[subtile.index].arrive();
@@ -150,10 +149,11 @@ gemm(
             for (u32 step = 0; step < steps; ++step) {
                 stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                 wgmma_fence();
-                const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
+                const u64 xs = wgmma_at<X_BYTES>(x_tile, stage.index), ws = wgmma_at<W_BYTES>(w_tile, stage.index);
                 #pragma unroll
                 for (u32 k = 0; k < TILE_K / 32; ++k)
-                    wgmma_m64k32(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, e4m3(), e4m3());
+                    wgmma_m64k32<TILE_N>(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, e4m3(),
+                        e4m3());
                 wgmma_commit();
                 wgmma_wait<1>();  // the step before this one is done with its stage
                 if (step != 0 && lane == 0) stage_empty[previous].arrive();

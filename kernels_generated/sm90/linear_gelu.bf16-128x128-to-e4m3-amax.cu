@@ -55,11 +55,11 @@ __device__ __forceinline__ float y_unscaled(float product, float bias) {
 
 extern "C" __global__ void __launch_bounds__(384, 1)
 linear_gelu(
-        const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x64
-        const __grid_constant__ TensorMap x_partial_box,  // mine, in one piece; boxes of 32x64
-        const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 128x64
-        const __grid_constant__ TensorMap w_partial_box,  // mine, in one piece; boxes of 32x64
-        const __grid_constant__ TensorMap y,  // mine, in one piece; boxes of 128x64
+        const __grid_constant__ TensorMap x,  // own memory, one matrix; boxes of 128x64
+        const __grid_constant__ TensorMap x_partial_box,  // own memory, one matrix; boxes of 32x64
+        const __grid_constant__ TensorMap w,  // own memory, one matrix; boxes of 128x64
+        const __grid_constant__ TensorMap w_partial_box,  // own memory, one matrix; boxes of 32x64
+        const __grid_constant__ TensorMap y,  // own memory, one matrix; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
     launch_dependents();
@@ -110,9 +110,9 @@ linear_gelu(
                     const auto full = stage_full[stage.index];
                     full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
                     tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows, full.at,
-                        step * TILE_K, t.row * TILE_M, 0, 0);
+                        step * TILE_K, t.row * TILE_M);
                     tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_w[stage.index], w, w_partial_box, w_rows, full.at,
-                        step * TILE_K, t.column * TILE_N, 0, 0);
+                        step * TILE_K, t.column * TILE_N);
                     stage.advance();
                 }
             }
@@ -127,8 +127,7 @@ linear_gelu(
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                     subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
-                    tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, 0,
-                        0);
+                    tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M);
                     tma_commit();
                     tma_wait_read<0>();
                     subtile_empty[subtile.index].arrive();
@@ -158,10 +157,10 @@ linear_gelu(
             for (u32 step = 0; step < steps; ++step) {
                 stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                 wgmma_fence();
-                const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
+                const u64 xs = wgmma_at<X_BYTES>(x_tile, stage.index), ws = wgmma_at<W_BYTES>(w_tile, stage.index);
                 #pragma unroll
                 for (u32 k = 0; k < TILE_K / 16; ++k)
-                    wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
+                    wgmma_m64k16<TILE_N>(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
                 wgmma_commit();
                 wgmma_wait<1>();  // the step before this one is done with its stage
                 if (step != 0 && lane == 0) stage_empty[previous].arrive();

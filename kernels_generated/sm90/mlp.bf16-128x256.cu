@@ -84,14 +84,14 @@ mlp(
         const __grid_constant__ TensorMap x_partial_chunk,  // the partial chunk; boxes of 128x64
         // everyone's, a chunk a rank: peers write it meanwhile; boxes of 32x64
         const __grid_constant__ TensorMap x_partial_box,
-        const __grid_constant__ TensorMap up,  // mine, in one piece; boxes of 256x64
-        const __grid_constant__ TensorMap up_partial_box,  // mine, in one piece; boxes of 32x64
+        const __grid_constant__ TensorMap up,  // own memory, one matrix; boxes of 256x64
+        const __grid_constant__ TensorMap up_partial_box,  // own memory, one matrix; boxes of 32x64
         // everyone's, slot by slot, of a chunk a rank each: others write it meanwhile; boxes of 128x64
         const __grid_constant__ TensorMap hidden,
         // everyone's, slot by slot, of a chunk a rank each: others write it meanwhile; boxes of 32x64
         const __grid_constant__ TensorMap hidden_partial_box,
-        const __grid_constant__ TensorMap down,  // mine, in one piece; boxes of 256x64
-        const __grid_constant__ TensorMap down_partial_box,  // mine, in one piece; boxes of 32x64
+        const __grid_constant__ TensorMap down,  // own memory, one matrix; boxes of 256x64
+        const __grid_constant__ TensorMap down_partial_box,  // own memory, one matrix; boxes of 32x64
         // everyone's, slot by slot: others write it meanwhile; boxes of 128x64
         const __grid_constant__ TensorMap partial,
         const __grid_constant__ TensorMap y,  // everyone's own chunk; boxes of 128x64
@@ -202,7 +202,7 @@ mlp(
                         stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                         const auto full = stage_full[stage.index];
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_up[stage.index], up, up_partial_box, up_rows,
-                            full.at, step * TILE_K, t.column * TILE_N, 0, 0);
+                            full.at, step * TILE_K, t.column * TILE_N);
                         if (step == 0) {
                             // wait arrived[t.rows]
                             const u32 arrived_cell = chunk * plan.pieces_m + t.row * TILE_M / PIECE;
@@ -235,7 +235,7 @@ mlp(
                         stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                         const auto full = stage_full[stage.index];
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_down[stage.index], down, down_partial_box,
-                            down_rows, full.at, step * TILE_K, t.column * TILE_N, 0, 0);
+                            down_rows, full.at, step * TILE_K, t.column * TILE_N);
                         if (step == 0) {
                             // wait ready[t.rows]
                             const u32 ready_cell = owner * plan.row_blocks_m + t.row * TILE_M / PIECE;
@@ -264,7 +264,7 @@ mlp(
                     stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                     const auto full = stage_full[stage.index];
                     tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_down[stage.index], down, down_partial_box,
-                        down_rows, full.at, step * TILE_K, t.column * TILE_N, 0, 0);
+                        down_rows, full.at, step * TILE_K, t.column * TILE_N);
                     if (step == 0) {
                         // wait ready[t.rows]
                         const u32 ready_cell = me * plan.row_blocks_m + t.row * TILE_M / PIECE;
@@ -459,10 +459,11 @@ mlp(
                 for (u32 step = 0; step < x_steps; ++step) {
                     stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                     wgmma_fence();
-                    const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ups = up_tile + stage.index * (UP_BYTES >> 4);
+                    const u64 xs = wgmma_at<X_BYTES>(x_tile, stage.index), ups =
+                        wgmma_at<UP_BYTES>(up_tile, stage.index);
                     #pragma unroll
                     for (u32 k = 0; k < TILE_K / 16; ++k)
-                        wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ups + k * WGMMA_K_STEP, step + k != 0, T());
+                        wgmma_m64k16<TILE_N>(acc, xs + k * WGMMA_K_STEP, ups + k * WGMMA_K_STEP, step + k != 0, T());
                     wgmma_commit();
                     wgmma_wait<1>();  // the step before this one is done with its stage
                     if (step != 0 && lane == 0) stage_empty[previous].arrive();
@@ -501,11 +502,12 @@ mlp(
                 for (u32 step = 0; step < hidden_steps; ++step) {
                     stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                     wgmma_fence();
-                    const u64 hiddens = hidden_tile + stage.index * (HIDDEN_BYTES >> 4), downs =
-                        down_tile + stage.index * (DOWN_BYTES >> 4);
+                    const u64 hiddens = wgmma_at<HIDDEN_BYTES>(hidden_tile, stage.index), downs =
+                        wgmma_at<DOWN_BYTES>(down_tile, stage.index);
                     #pragma unroll
                     for (u32 k = 0; k < TILE_K / 16; ++k)
-                        wgmma_m64k16(acc, hiddens + k * WGMMA_K_STEP, downs + k * WGMMA_K_STEP, step + k != 0, T());
+                        wgmma_m64k16<TILE_N>(acc, hiddens + k * WGMMA_K_STEP, downs + k * WGMMA_K_STEP, step + k != 0,
+                            T());
                     wgmma_commit();
                     wgmma_wait<1>();  // the step before this one is done with its stage
                     if (step != 0 && lane == 0) stage_empty[previous].arrive();
@@ -538,11 +540,11 @@ mlp(
             for (u32 step = 0; step < hidden_steps; ++step) {
                 stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                 wgmma_fence();
-                const u64 hiddens = hidden_tile + stage.index * (HIDDEN_BYTES >> 4), downs =
-                    down_tile + stage.index * (DOWN_BYTES >> 4);
+                const u64 hiddens = wgmma_at<HIDDEN_BYTES>(hidden_tile, stage.index), downs =
+                    wgmma_at<DOWN_BYTES>(down_tile, stage.index);
                 #pragma unroll
                 for (u32 k = 0; k < TILE_K / 16; ++k)
-                    wgmma_m64k16(acc, hiddens + k * WGMMA_K_STEP, downs + k * WGMMA_K_STEP, step + k != 0, T());
+                    wgmma_m64k16<TILE_N>(acc, hiddens + k * WGMMA_K_STEP, downs + k * WGMMA_K_STEP, step + k != 0, T());
                 wgmma_commit();
                 wgmma_wait<1>();  // the step before this one is done with its stage
                 if (step != 0 && lane == 0) stage_empty[previous].arrive();

@@ -59,7 +59,7 @@ __device__ __forceinline__ float own_partial(float x) {
 
 extern "C" __global__ void __launch_bounds__(384, 1)
 sum_of_inputs(
-        const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x64
+        const __grid_constant__ TensorMap x,  // own memory, one matrix; boxes of 128x64
         // everyone's, slot by slot: others write it meanwhile; boxes of 128x64
         const __grid_constant__ TensorMap partial,
         const __grid_constant__ TensorMap y,  // everyone's own chunk; boxes of 128x64
@@ -109,7 +109,7 @@ sum_of_inputs(
                         const auto full = stage_full[stage.index];
                         full.expect(TILE_M * SUBTILE_N * 2);
                         tma_load(smem_stored[stage.index], x, full.at, t.column * TILE_N + part * SUBTILE_N,
-                            owner * plan.x_rows_chunk + t.row * TILE_M, 0, 0);
+                            owner * plan.x_rows_chunk + t.row * TILE_M);
                         stage.advance();
                     }
                 }
@@ -137,7 +137,7 @@ sum_of_inputs(
                     const auto full = stage_full[stage.index];
                     full.expect(TILE_M * SUBTILE_N * 2);
                     tma_load(smem_stored[stage.index], x, full.at, t.column * TILE_N + part * SUBTILE_N,
-                        me * plan.x_rows_chunk + t.row * TILE_M, 0, 0);
+                        me * plan.x_rows_chunk + t.row * TILE_M);
                     stage.advance();
                     #pragma unroll 1
                     for (u32 from = 0; from < world; ++from) {

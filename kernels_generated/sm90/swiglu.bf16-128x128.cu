@@ -48,13 +48,13 @@ __device__ __forceinline__ float y_value(float by_gate, float by_up) {
 
 extern "C" __global__ void __launch_bounds__(384, 1)
 swiglu(
-        const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x64
-        const __grid_constant__ TensorMap x_partial_box,  // mine, in one piece; boxes of 32x64
-        const __grid_constant__ TensorMap gate,  // mine, in one piece; boxes of 128x64
-        const __grid_constant__ TensorMap gate_partial_box,  // mine, in one piece; boxes of 32x64
-        const __grid_constant__ TensorMap up,  // mine, in one piece; boxes of 128x64
-        const __grid_constant__ TensorMap up_partial_box,  // mine, in one piece; boxes of 32x64
-        const __grid_constant__ TensorMap y,  // mine, in one piece; boxes of 128x64
+        const __grid_constant__ TensorMap x,  // own memory, one matrix; boxes of 128x64
+        const __grid_constant__ TensorMap x_partial_box,  // own memory, one matrix; boxes of 32x64
+        const __grid_constant__ TensorMap gate,  // own memory, one matrix; boxes of 128x64
+        const __grid_constant__ TensorMap gate_partial_box,  // own memory, one matrix; boxes of 32x64
+        const __grid_constant__ TensorMap up,  // own memory, one matrix; boxes of 128x64
+        const __grid_constant__ TensorMap up_partial_box,  // own memory, one matrix; boxes of 32x64
+        const __grid_constant__ TensorMap y,  // own memory, one matrix; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
     launch_dependents();
@@ -111,11 +111,11 @@ swiglu(
                     const auto full = stage_full[stage.index];
                     full.expect(x_rows * TILE_K * 2 + gate_rows * TILE_K * 2 + up_rows * TILE_K * 2);
                     tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows, full.at,
-                        step * TILE_K, t.row * TILE_M, 0, 0);
+                        step * TILE_K, t.row * TILE_M);
                     tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_gate[stage.index], gate, gate_partial_box,
-                        gate_rows, full.at, step * TILE_K, t.column * TILE_N, 0, 0);
+                        gate_rows, full.at, step * TILE_K, t.column * TILE_N);
                     tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_up[stage.index], up, up_partial_box, up_rows,
-                        full.at, step * TILE_K, t.column * TILE_N, 0, 0);
+                        full.at, step * TILE_K, t.column * TILE_N);
                     stage.advance();
                 }
             }
@@ -130,8 +130,7 @@ swiglu(
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                     subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
-                    tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, 0,
-                        0);
+                    tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M);
                     tma_commit();
                     tma_wait_read<0>();
                     subtile_empty[subtile.index].arrive();
@@ -160,11 +159,11 @@ swiglu(
             for (u32 step = 0; step < steps; ++step) {
                 stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                 wgmma_fence();
-                const u64 xs = x_tile + stage.index * (X_BYTES >> 4), gates =
-                    gate_tile + stage.index * ((GATE_BYTES + UP_BYTES) >> 4);
+                const u64 xs = wgmma_at<X_BYTES>(x_tile, stage.index), gates =
+                    wgmma_at<(GATE_BYTES + UP_BYTES)>(gate_tile, stage.index);
                 #pragma unroll
                 for (u32 k = 0; k < TILE_K / 16; ++k)
-                    wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, gates + k * WGMMA_K_STEP, step + k != 0, T());
+                    wgmma_m64k16<2 * TILE_N>(acc, xs + k * WGMMA_K_STEP, gates + k * WGMMA_K_STEP, step + k != 0, T());
                 wgmma_commit();
                 wgmma_wait<1>();  // the step before this one is done with its stage
                 if (step != 0 && lane == 0) stage_empty[previous].arrive();

@@ -281,12 +281,7 @@ impl Stands {
                 if let Node::Fragment(FragmentOp::WriteSubtile { dtype, .. }) = node {
                     stands.stored += halves(*dtype) * moved();
                 }
-                if let Node::Fragment(
-                    FragmentOp::ReadSubtile { dtype, .. }
-                    | FragmentOp::AddSubtile { dtype, .. }
-                    | FragmentOp::AddToSum { dtype, .. },
-                ) = node
-                {
+                if let Node::Fragment(FragmentOp::ReadSubtile { dtype, .. }) = node {
                     stands.read += halves(*dtype) * moved();
                 }
             };

@@ -4,7 +4,7 @@ use super::Text;
 use super::value::results;
 use crate::encoding::BLOCK;
 use crate::program::Side;
-use crate::warp::{Elements, Expr, Field, FragmentOp, Slot, Spelling};
+use crate::warp::{Along, Elements, Expr, Field, FragmentOp, ReadInto, Slot, Spelling};
 
 impl Text<'_> {
     /// The registers that a subtile's elements are in: the array, and where in it they begin.
@@ -30,34 +30,45 @@ impl Text<'_> {
         self.line(format!("for (u32 block = 0; block < {blocks}; ++block) add_own<{element}, {subtile}>({sum}[block], {term}[block]{at});"));
     }
 
+    /// Reads a subtile from shared memory.
+    fn read_subtile(&mut self, element: &str, into: &ReadInto, mut shared: String) {
+        match into {
+            ReadInto::Own { name, .. } => {
+                self.subtile_array(name, "");
+                self.subtile("subtile_read", element, (name, ""), &shared);
+            }
+            ReadInto::Sum { name, .. } => {
+                self.subtile("subtile_add", element, (name, ""), &shared);
+            }
+            ReadInto::Product { part, scaled } => {
+                let part = self.factor(part);
+                let at = format!(" + {part} * {} / 2", self.subtile_n());
+                let mut verb = "subtile_add";
+                if *scaled {
+                    let block = self.blocks().map_or("", |_| "[block]");
+                    verb = "subtile_add_scaled";
+                    shared = format!("scales{block}[{part} * SUBTILE_N / {BLOCK}], {shared}");
+                }
+                self.subtile(verb, element, ("acc", &at), &shared);
+            }
+        }
+    }
+
     /// One operation.
     pub(super) fn fragment(&mut self, op: &FragmentOp) {
         match op {
             FragmentOp::ReadSubtile {
                 ring,
-                name,
                 slot_part,
                 index,
                 dtype,
-                ..
+                into,
             } => {
                 let shared = self.shared(*ring, *slot_part, index, false);
                 let element = self.element(*dtype);
-                self.subtile_array(name, "");
-                self.subtile("subtile_read", &element, (name, ""), &shared);
+                self.read_subtile(&element, into, shared);
             }
             FragmentOp::StartSum { name, .. } => self.subtile_array(name, " = {}"),
-            FragmentOp::AddToSum {
-                ring,
-                name,
-                dtype,
-                slot_part,
-                ..
-            } => {
-                let shared = self.shared(*ring, *slot_part, &Expr::Const(0), false);
-                let element = self.element(*dtype);
-                self.subtile("subtile_add", &element, (name, ""), &shared);
-            }
             FragmentOp::AddOwn {
                 name,
                 elements,
@@ -65,51 +76,34 @@ impl Text<'_> {
                 dtype,
                 ..
             } => self.add_own(name, self.element(*dtype), (*elements, part)),
-            FragmentOp::ReadVector {
+            FragmentOp::Broadcast {
                 name,
                 tensor,
-                column,
-                end,
+                along,
                 again,
                 ..
             } => {
-                let vector = self.field(Field::Vector(*tensor));
-                let [column, columns] = [column, end].map(|number| self.expr(number));
-                let column = place(column, *again);
-                self.vector(name, &format!("{vector}, {column}"), &columns);
+                let from = self.field(Field::Vector(*tensor));
+                let Some(Along { side, first, end }) = along else {
+                    return self.line(format!("const float {name} = *{from};"));
+                };
+                let [first, end] = [first, end].map(|number| self.expr(number));
+                let first = place(first, *again);
+                match side {
+                    Side::Columns => self.vector(name, &format!("{from}, {first}"), &end),
+                    Side::Rows => self.rows(name, (&from, &first), &end),
+                }
             }
-            FragmentOp::ReadRows {
-                name,
-                tensor,
-                row,
-                end,
-                again,
-                ..
-            } => {
-                let scale = self.field(Field::Vector(*tensor));
-                let [row, rows] = [row, end].map(|number| self.expr(number));
-                let row = place(row, *again);
-                self.rows(name, (&scale, &row), &rows);
-            }
-            FragmentOp::ReadAhead {
-                tensor,
-                side,
-                first,
-                end,
-            } => {
+            FragmentOp::ReadAhead { tensor, along } => {
                 let vector = self.field(Field::Vector(*tensor));
-                let width = match side {
+                let width = match along.side {
                     Side::Rows => self.pipeline.tile_rows(self.tiling),
                     Side::Columns => self.pipeline.tile_columns(self.tiling),
                 };
-                let [first, end] = [first, end].map(|number| self.expr(number));
+                let [first, end] = [&along.first, &along.end].map(|number| self.expr(number));
                 self.line(format!(
                     "vector_read_ahead<{width}>({vector}, {first}, {end}, lane);"
                 ));
-            }
-            FragmentOp::ReadScale { name, tensor, .. } => {
-                let scale = self.field(Field::Vector(*tensor));
-                self.line(format!("const float {name} = *{scale};"));
             }
             FragmentOp::ReadBlocks {
                 ring,
@@ -144,15 +138,19 @@ impl Text<'_> {
                 let shared = format!("{multipliers}, {shared}");
                 self.subtile("subtile_store_scaled", &element, (&from, &at), &shared);
             }
-            FragmentOp::MakeScales {
+            FragmentOp::Quantize {
                 elements,
                 part,
                 columns,
-            } => self.make_scales((*elements, part), columns),
-            FragmentOp::WriteScales { .. } => self.write_scales(op),
-            FragmentOp::SendScales { .. } => self.send_scales(op),
-            FragmentOp::ReadTileScales { .. } => self.read_tile_scales(op),
-            FragmentOp::TakeAmax {
+                to,
+            } => self.quantize((*elements, part), columns, to),
+            FragmentOp::ReadTileScales {
+                tensor,
+                slot,
+                rows,
+                columns,
+            } => self.read_tile_scales((*tensor, slot), rows, columns),
+            FragmentOp::Amax {
                 tensor,
                 elements,
                 part,
@@ -182,26 +180,6 @@ impl Text<'_> {
             }
             FragmentOp::AddPartial { ring, index, part } => {
                 self.partial("partial_add", *ring, (index, part), "")
-            }
-            FragmentOp::AddSubtile {
-                ring,
-                slot_part,
-                index,
-                part,
-                dtype,
-                scaled,
-            } => {
-                let mut shared = self.shared(*ring, *slot_part, index, false);
-                let part = self.factor(part);
-                let at = format!(" + {part} * {} / 2", self.subtile_n());
-                let element = self.element(*dtype);
-                let mut verb = "subtile_add";
-                if *scaled {
-                    let block = self.blocks().map_or("", |_| "[block]");
-                    verb = "subtile_add_scaled";
-                    shared = format!("scales{block}[{part} * SUBTILE_N / {BLOCK}], {shared}");
-                }
-                self.subtile(verb, &element, ("acc", &at), &shared);
             }
         }
     }

@@ -6,7 +6,9 @@ use super::{MULTICAST_PRELUDE, PRELUDE, Param, TRACE_PRELUDE, Text, params};
 use crate::order::TileOrder;
 use crate::program::{CounterId, Side};
 use crate::tiling::Major;
-use crate::warp::{CONSUMERS, Expr, Field, Lanes, MapId, Node, RunBy, cluster, counter_name};
+use crate::warp::{
+    CONSUMERS, Expr, Field, Lanes, MapId, Node, RunBy, Symbol, cluster, counter_name,
+};
 use std::collections::BTreeSet;
 
 impl Text<'_> {
@@ -42,41 +44,31 @@ impl Text<'_> {
             self.constants_of_tiles();
         }
         for ring in pipeline.rings.iter().filter(|ring| ring.buffer.is_some()) {
-            let (count, slots) = (ring.count, ring.slots);
+            let (count, slots) = (ring.of.count(), ring.slots);
             let words = in_flight(ring, computes);
             self.line(format!("constexpr u32 {count} = {slots};  // {words}"));
         }
         // The rest of the names that numbers use, each once, in the order of use.
-        let printed = [
-            "TILE_M",
-            "TILE_N",
-            "TILE_K",
-            "CONSUMERS",
-            "CLUSTER",
-            "SPLIT",
-            "STAGES",
-            "STAGING_SLOTS",
-            "SPARE_STAGING_SLOTS",
-        ];
-        let mut symbols: Vec<(String, u32)> = Vec::new();
+        let mut symbols: Vec<(Symbol, u32, &str)> = Vec::new();
         pipeline.visit_exprs(|expr| {
-            if let Expr::Symbol(name, value) = expr
-                && !name.ends_with("_BYTES")
-                && !name.ends_with("_TILE_M")
-                && !name.ends_with("_TILE_N")
-                && !printed.contains(&name.as_str())
-                && !symbols.iter().any(|(known, _)| known == name)
+            if let Expr::Symbol(symbol, value) = expr
+                && let Some(meaning) = meaning(symbol)
+                && !symbols.iter().any(|(known, ..)| known == symbol)
             {
-                symbols.push((name.clone(), *value));
+                symbols.push((symbol.clone(), *value, meaning));
             }
         });
-        let symbols_block = symbols.iter().any(|(name, _)| name == "BLOCK_ROWS");
-        let sliced = symbols.iter().any(|(name, _)| name.starts_with("SLICE_N"));
-        for (name, value) in symbols {
-            self.line(format!("constexpr u32 {name} = {value};{}", meaning(&name)));
+        let is_there = |is: fn(&Symbol) -> bool| symbols.iter().any(|(symbol, ..)| is(symbol));
+        let in_blocks = is_there(|symbol| *symbol == Symbol::BlockRows);
+        let sliced = is_there(|symbol| matches!(symbol, Symbol::SliceColumns(_)));
+        for (symbol, value, meaning) in symbols {
+            self.line(format!(
+                "constexpr u32 {} = {value};  // {meaning}",
+                symbol.name()
+            ));
         }
         self.constants_of_rule();
-        if symbols_block {
+        if in_blocks {
             self.line(format!(
                 "constexpr u32 BLOCK_BYTES = BLOCK_ROWS * TILE_K * {};",
                 pipeline.dtype().bytes()

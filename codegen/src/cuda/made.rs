@@ -6,7 +6,7 @@ use crate::dtype::Dtype;
 use crate::encoding::BLOCK;
 use crate::encoding::rule::Convention;
 use crate::program::TensorId;
-use crate::warp::{Elements, Expr, Field, FragmentOp, Spelling};
+use crate::warp::{Elements, Expr, Field, ScalesTo, Spelling};
 
 impl Text<'_> {
     /// The numbers of the rule, if tiles make scales.
@@ -37,8 +37,25 @@ impl Text<'_> {
         format!("{}_multipliers{block}", self.scales_of(elements))
     }
 
-    /// Makes the scales of a subtile's rows.
-    pub(super) fn make_scales(&mut self, (elements, part): (Elements, &Expr), columns: &[Expr; 2]) {
+    /// Makes or writes the scales of a subtile's rows.
+    pub(super) fn quantize(
+        &mut self,
+        (elements, part): (Elements, &Expr),
+        columns: &[Expr; 2],
+        to: &ScalesTo,
+    ) {
+        match to {
+            ScalesTo::Registers => self.make_scales((elements, part), columns),
+            ScalesTo::Plane { tensor, rows, all } => {
+                self.write_scales((*tensor, elements), (rows, all), columns);
+            }
+            ScalesTo::Slot { tensor, to, rows } => {
+                self.send_scales((*tensor, elements), to, rows, columns);
+            }
+        }
+    }
+
+    fn make_scales(&mut self, (elements, part): (Elements, &Expr), columns: &[Expr; 2]) {
         let Some(rule) = self.pipeline.kernel.rule() else {
             return;
         };
@@ -68,23 +85,17 @@ impl Text<'_> {
     }
 
     /// Writes them to their plane.
-    pub(super) fn write_scales(&mut self, op: &FragmentOp) {
-        let FragmentOp::WriteScales {
-            tensor,
-            elements,
-            rows,
-            all,
-            columns,
-            ..
-        } = op
-        else {
-            return;
-        };
-        let plane = self.field(Field::Vector(*tensor));
+    fn write_scales(
+        &mut self,
+        (tensor, elements): (TensorId, Elements),
+        (rows, all): (&[Expr; 2], &[Expr; 2]),
+        columns: &[Expr; 2],
+    ) {
+        let plane = self.field(Field::Vector(tensor));
         let [[row, end], [all, line]] = [rows, all].map(|of| of.each_ref().map(|at| self.expr(at)));
         let (column, subtile) = (self.factor(&columns[0]), self.subtile_n());
         let exists = columns.each_ref().map(|at| self.expr(at)).join(" < ");
-        let (name, first) = (self.scales_of(*elements), self.first_on_m());
+        let (name, first) = (self.scales_of(elements), self.first_on_m());
         // A subtile beyond the last column has no line of the plane.
         self.block(format!("if ({exists})"), |text| {
             text.each_block(|below, block| {
@@ -97,25 +108,20 @@ impl Text<'_> {
     }
 
     /// Writes them beside a slot of partial sums.
-    pub(super) fn send_scales(&mut self, op: &FragmentOp) {
-        let FragmentOp::SendScales {
-            tensor,
-            elements,
-            to: [rank, slot],
-            rows,
-            columns,
-            ..
-        } = op
-        else {
-            return;
-        };
-        let mine = self.field(Field::Vector(*tensor));
+    fn send_scales(
+        &mut self,
+        (tensor, elements): (TensorId, Elements),
+        [rank, slot]: &[Expr; 2],
+        rows: &[Expr; 2],
+        columns: &[Expr; 2],
+    ) {
+        let mine = self.field(Field::Vector(tensor));
         let rank = self.expr(rank);
         let plane = format!("scales_on({mine}, plan.cells, me, {rank})");
-        let line = self.line_of_plane(*tensor, (&plane, slot), &columns[0]);
+        let line = self.line_of_plane(tensor, (&plane, slot), &columns[0]);
         let [row, end] = rows.each_ref().map(|at| self.expr(at));
         let exists = columns.each_ref().map(|at| self.expr(at)).join(" < ");
-        let (name, first) = (self.scales_of(*elements), self.first_on_m());
+        let (name, first) = (self.scales_of(elements), self.first_on_m());
         self.block(format!("if ({exists})"), |text| {
             text.each_block(|below, block| {
                 format!(
@@ -126,19 +132,15 @@ impl Text<'_> {
     }
 
     /// Reads those of a tile.
-    pub(super) fn read_tile_scales(&mut self, op: &FragmentOp) {
-        let FragmentOp::ReadTileScales {
-            tensor,
-            slot,
-            rows,
-            columns,
-        } = op
-        else {
-            return;
-        };
-        let plane = self.field(Field::Vector(*tensor));
-        let first_line = self.line_of_plane(*tensor, (&plane, slot), &columns[0]);
-        let step = self.field(Field::Line(*tensor));
+    pub(super) fn read_tile_scales(
+        &mut self,
+        (tensor, slot): (TensorId, &Expr),
+        rows: &[Expr; 2],
+        columns: &[Expr; 2],
+    ) {
+        let plane = self.field(Field::Vector(tensor));
+        let first_line = self.line_of_plane(tensor, (&plane, slot), &columns[0]);
+        let step = self.field(Field::Line(tensor));
         let [row, end] = rows.each_ref().map(|at| self.expr(at));
         let [column, columns] = columns.each_ref().map(|at| self.expr(at));
         let blocks = format!("{} / {BLOCK}", self.tile_n());

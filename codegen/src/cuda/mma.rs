@@ -7,6 +7,14 @@ use crate::sm90::cta::instruction_k;
 use crate::tiling::{Multiply, Piece};
 use crate::warp::{Expr, RingId};
 
+/// N of an instruction, of a tile's: it may multiply several operands, which lie one behind the other.
+fn of_instruction(n: &str, multiply: &Multiply) -> String {
+    match multiply.on_n.len() {
+        1 => n.to_string(),
+        several => format!("{several} * {n}"),
+    }
+}
+
 impl Text<'_> {
     /// The registers of every product of a tile.
     pub(super) fn declare_accumulators(&mut self) {
@@ -22,16 +30,17 @@ impl Text<'_> {
         };
         for multiply in self.tiling().multiplies() {
             let (acc, _) = self.accumulators(multiply.first);
-            let (times, each) = match multiply.on_n.len() {
-                1 => (String::new(), ""),
-                several => (format!("{several} * "), ", product after product"),
+            let each = match multiply.on_n.len() {
+                1 => "",
+                _ => ", product after product",
             };
+            let n = of_instruction(&n, &multiply);
             let begins = match self.tiling().promotion() {
                 Some(_) => " = {}",
                 None => "",
             };
             self.line(format!(
-                "float {acc}{blocks}[{times}{n} / 2]{begins};  // this thread's of {of} {on_m}{each}"
+                "float {acc}{blocks}[{n} / 2]{begins};  // this thread's of {of} {on_m}{each}"
             ));
         }
         match self.tiling().promotion() {
@@ -64,10 +73,8 @@ impl Text<'_> {
                 .map_or(part, |it| it.part(tiling, part));
             let name = &ring.parts()[part].name;
             let bytes = self.array_bytes(ring, part);
-            format!(
-                "{name}s = {name}_tile + {}.index * ({bytes} >> 4)",
-                ring.name
-            )
+            let slot = ring.of.name();
+            format!("{name}s = wgmma_at<{bytes}>({name}_tile, {slot}.index)")
         };
         let new = [x, w].into_iter().filter(|part| !known.contains(part));
         let new = new.map(at).collect::<Vec<_>>().join(", ");
@@ -94,7 +101,7 @@ impl Text<'_> {
             format!("{w}s + k * {w_step}"),
         );
         // What is on the instruction's M side comes first, and by blocks.
-        let [m, n] = [multiplies[multiply].on_m, multiplies[multiply].on_n[0]];
+        let types_of = [multiplies[multiply].on_m, multiplies[multiply].on_n[0]];
         let tiling_operands = self.tiling().operands();
         let ((a, a_rows), (b, b_rows)) = if self.tiling().swapped() {
             ((w, rows[1]), (x, rows[0]))
@@ -103,20 +110,26 @@ impl Text<'_> {
         };
         let has = match (a_rows, b_rows) {
             (false, false) => "",
-            (false, true) => "<K_MAJOR, MN_MAJOR>",
-            (true, false) => "<MN_MAJOR, K_MAJOR>",
-            (true, true) => "<MN_MAJOR, MN_MAJOR>",
+            (false, true) => ", K_MAJOR, MN_MAJOR",
+            (true, false) => ", MN_MAJOR, K_MAJOR",
+            (true, true) => ", MN_MAJOR, MN_MAJOR",
         };
         let depth = instruction_k(self.pipeline.dtype());
         let types = match self.pipeline.dtype().is_fp8() {
-            true => [m, n]
+            true => types_of
                 .map(|part| format!("{}()", tiling_operands[part].element))
                 .join(", "),
             false => "T()".into(),
         };
-        let part = piece.map_or(String::new(), |piece| self.part_of_n(piece, " * 128 >> 4"));
+        let n = match (piece, self.tiling().promotion()) {
+            (Some(_), Some(promotion)) => self.n_of_piece(promotion),
+            _ => of_instruction(&self.tile_n(), &multiplies[multiply]),
+        };
+        let part = piece.map_or(String::new(), |piece| self.part_of_n(piece, " * WGMMA_ROW"));
         let step = |acc: &str, block: &str| {
-            format!("wgmma_m64k{depth}{has}({acc}, {a}{block}, {b}{part}, {accumulate}, {types});")
+            format!(
+                "wgmma_m64k{depth}<{n}{has}>({acc}, {a}{block}, {b}{part}, {accumulate}, {types});"
+            )
         };
         let each = format!("for (u32 k = 0; k < TILE_K / {depth}; ++k)");
         let one_by_one = self.tiling().promotion().filter(|it| it.together == 1);

@@ -192,7 +192,7 @@ impl Text<'_> {
                 }
             }
             Node::Await { barrier, phase } => {
-                let name = self.pipeline.ring(barrier.ring).name;
+                let name = self.pipeline.ring(barrier.ring).of.name();
                 let flip = match phase {
                     Phase::ThisPhase => "",
                     Phase::PreviousPhase => " ^ 1",
@@ -207,14 +207,14 @@ impl Text<'_> {
                 self.probe_full(*barrier == barrier.ring.full());
             }
             Node::TestWait { ring } => {
-                let name = self.pipeline.ring(*ring).name;
+                let name = self.pipeline.ring(*ring).of.name();
                 let at = self.barrier(ring.full(), Slot::Current);
                 self.line(format!(
                     "{name}.over = {at}.test({name}.phase);  // meanwhile the last sums are added"
                 ));
             }
             Node::AwaitTested { ring } => {
-                let name = self.pipeline.ring(*ring).name;
+                let name = self.pipeline.ring(*ring).of.name();
                 let (at, role) = (
                     self.barrier(ring.full(), Slot::Current),
                     self.role.to_uppercase(),
@@ -243,7 +243,7 @@ impl Text<'_> {
                 }
             }
             Node::Advance { ring, keep } => {
-                let name = self.pipeline.ring(*ring).name;
+                let name = self.pipeline.ring(*ring).of.name();
                 if *keep {
                     self.line(format!("previous = {name}.index;"));
                 }
@@ -251,7 +251,7 @@ impl Text<'_> {
             }
             Node::Ahead { ring, body } => self.run_ahead(*ring, body),
             Node::Skip { ring, by } => {
-                let (name, by) = (self.pipeline.ring(*ring).name, self.expr(by));
+                let (name, by) = (self.pipeline.ring(*ring).of.name(), self.expr(by));
                 self.line(format!(
                     "{name}.advance({by});  // past the other consumer's tile"
                 ));
@@ -301,9 +301,7 @@ impl Text<'_> {
                 } else {
                     [&at.column, &at.row]
                 };
-                let place = [inner, outer, &at.chunk, rank]
-                    .map(|expr| self.expr(expr))
-                    .join(", ");
+                let place = self.coordinates([inner, outer, &at.chunk, rank]);
                 let map = self.clipped(*map, at, false);
                 let (of, boxes) = match partial_boxes {
                     None => (String::new(), map),
@@ -319,7 +317,7 @@ impl Text<'_> {
                     false => format!("tma_load{of}({shared}, {boxes}, full.at, {place});"),
                     true => {
                         let verb = format!("tma_load_multicast{of}");
-                        format!("{verb}({shared}, {boxes}, full.at, {place}, (1 << CLUSTER) - 1);")
+                        format!("{verb}({shared}, {boxes}, full.at, (1 << CLUSTER) - 1, {place});")
                     }
                 });
             }
@@ -353,11 +351,8 @@ impl Text<'_> {
                             true => [&at.row, &at.column],
                             false => [&at.column, &at.row],
                         };
-                        let [inner, outer, chunk, rank] =
-                            [inner, outer, &at.chunk, rank].map(|expr| self.expr(expr));
-                        self.line(format!(
-                            "{verb}({to}, {shared}, {inner}, {outer}, {chunk}, {rank});"
-                        ));
+                        let place = self.coordinates([inner, outer, &at.chunk, rank]);
+                        self.line(format!("{verb}({to}, {shared}, {place});"));
                     }
                 }
                 // What was loaded here is released some stores later.
@@ -538,6 +533,14 @@ impl Text<'_> {
         let map = self.pipeline.map(id);
         let element = self.element(self.pipeline.kernel.buffers[map.tensor.index()].dtype);
         format!("{element}, {}, {}", map.box_rows, map.box_columns)
+    }
+
+    /// Coordinates of a box, without those at the end that are zero.
+    fn coordinates(&self, at: [&Expr; 4]) -> String {
+        let places = at.iter().rposition(|expr| **expr != Expr::Const(0));
+        let places = at[..places.map_or(2, |last| (last + 1).max(2))].iter();
+        let places: Vec<String> = places.map(|expr| self.expr(expr)).collect();
+        places.join(", ")
     }
 
     /// Column, row and chunk.

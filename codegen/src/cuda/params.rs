@@ -1,7 +1,7 @@
 //! Parameters of a kernel: tensor maps, the numbers of one launch, and a place to report a stall.
 
 pub(super) use crate::warp::field_name as name;
-use crate::warp::{Ctas, Expr, Field, FragmentOp, MOST_STEPS, MapId, Node, Pipeline, Whose};
+use crate::warp::{Ctas, Expr, Field, MOST_STEPS, MapId, Node, Pipeline, Whose};
 use std::collections::BTreeSet;
 
 /// A kernel parameter.
@@ -143,10 +143,8 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         }
         Node::Fragment(op) => {
             used.extend(op.fields());
-            if let FragmentOp::SendScales { tensor, .. }
-            | FragmentOp::ReadTileScales { tensor, .. } = op
-            {
-                let plane = &pipeline.kernel.buffers[tensor.index()];
+            if let Some(plane) = op.plane_of_slots() {
+                let plane = &pipeline.kernel.buffers[plane.index()];
                 used.insert(Field::Size(plane.columns));
             }
         }

@@ -43,7 +43,7 @@ impl Text<'_> {
     }
 
     /// Elements of a piece on the instruction's N side.
-    fn n_of_piece(&self, promotion: Promotion) -> String {
+    pub(super) fn n_of_piece(&self, promotion: Promotion) -> String {
         match promotion.parts {
             1 => self.tile_n(),
             parts => format!("{} / {parts}", self.tile_n()),
@@ -154,7 +154,7 @@ impl Text<'_> {
         let part = self.tiling().operands().len() + scale;
         let mut from = self.shared(ring, part, &Expr::Const(0), false);
         if *number != Expr::Const(0) {
-            from.push_str(&format!(" + {} * 4", self.factor(number)));
+            from.push_str(&format!(" + {} * SCALE_STRIDE", self.factor(number)));
         }
         let (name, _) = self.scale_names(scale);
         let tiling = self.tiling();
@@ -189,7 +189,7 @@ impl Text<'_> {
             }
             (ScaleBlock::Line, false) if tiling.shares_of_scale(scale) > 1 => {
                 let n = tiling.promotion().map_or(n, |it| self.n_of_share(it));
-                let from = format!("{from}{}", before(share, &n, " * 4"));
+                let from = format!("{from}{}", before(share, &n, " * SCALE_STRIDE"));
                 self.line(format!("scales_on_n<{n}>({name}, {from}, lane);"));
             }
             (ScaleBlock::Line, false) => {
@@ -198,7 +198,7 @@ impl Text<'_> {
             }
             // A warpgroup's blocks lie within one of 128.
             (ScaleBlock::Square, true) if side > BLOCK => {
-                let at = format!("{from} + {first} / SCALE_BLOCK * 16");
+                let at = format!("{from} + {first} / SCALE_BLOCK * SCALE_LINE_STRIDE");
                 self.line(format!("const float {name} = scale_of_block({at});"));
             }
             (ScaleBlock::Square, false) if staged.crosses() => {
@@ -211,7 +211,7 @@ impl Text<'_> {
             (ScaleBlock::Square, false) if side > BLOCK => {
                 self.line(format!("float {name}[{n} / SCALE_BLOCK];"));
                 self.line("#pragma unroll");
-                self.line(format!("for (u32 i = 0; i < {n} / SCALE_BLOCK; ++i) {name}[i] = scale_of_block({from} + i * 16);"));
+                self.line(format!("for (u32 i = 0; i < {n} / SCALE_BLOCK; ++i) {name}[i] = scale_of_block({from} + i * SCALE_LINE_STRIDE);"));
             }
             (ScaleBlock::Square, _) => {
                 self.line(format!("const float {name} = scale_of_block({from});"));

@@ -45,7 +45,7 @@ impl Text<'_> {
 
     /// Nodes that run ahead in a ring, of which the role then goes back to its place.
     pub(super) fn run_ahead(&mut self, ring: RingId, body: &[Node]) {
-        let name = self.pipeline.ring(ring).name;
+        let name = self.pipeline.ring(ring).of.name();
         self.line(format!("const auto {name}_before = {name};"));
         let outer = self.ahead.replace(ring);
         self.list(body);
@@ -58,7 +58,7 @@ impl Text<'_> {
         let ring = self.pipeline.ring(ring);
         let set = if ring.sets > 1 { "(consumer)" } else { "" };
         let slots = if ring.buffer.is_some() {
-            ring.count.into()
+            ring.of.count().into()
         } else {
             ring.slots.to_string()
         };
@@ -83,7 +83,7 @@ impl Text<'_> {
     ) {
         let part = self.factor(part);
         let ring = self.pipeline.ring(ring);
-        let (slot, upper) = (ring.name, ring.name.to_uppercase());
+        let (slot, upper) = (ring.of.name(), ring.of.name().to_uppercase());
         let place = format!(
             "{}[{slot}.index] + {} * {upper}_SUBTILE_BYTES",
             smem(slot),
@@ -126,8 +126,8 @@ impl Text<'_> {
     pub(super) fn ring_barriers(&mut self, ring: &Ring) {
         let slots = match (&ring.buffer, ring.sets) {
             (None, _) => ring.all().to_string(),
-            (Some(_), 1) => ring.count.into(),
-            (Some(_), _) => format!("CONSUMERS * {}", ring.count),
+            (Some(_), 1) => ring.of.count().into(),
+            (Some(_), _) => format!("CONSUMERS * {}", ring.of.count()),
         };
         let empty = ring.empty.as_ref().map_or(String::new(), |empty| {
             format!(", {}, {}", empty.name, arrivals(Side::Empty, empty))
@@ -139,7 +139,7 @@ impl Text<'_> {
     /// A slot's barrier.
     pub(super) fn barrier(&self, id: BarrierId, slot: Slot) -> String {
         let (barrier, ring) = (self.pipeline.barrier(id), self.pipeline.ring(id.ring));
-        let name = ring.name;
+        let name = ring.of.name();
         let slot = match slot {
             // The only one: a role that just arrives there keeps no state.
             Slot::Current if ring.buffer.is_none() => "0".into(),
@@ -162,7 +162,7 @@ impl Text<'_> {
     /// The address of a box in a part of the current slot: an operand's block, or a subtile.
     pub(super) fn shared(&self, ring: RingId, part: usize, index: &Expr, block: bool) -> String {
         let ring = self.pipeline.ring(ring);
-        let (slot, part) = (ring.name, &ring.part(self.tiling, part).name);
+        let (slot, part) = (ring.of.name(), &ring.part(self.tiling, part).name);
         let place = if ring.is_staggered() {
             format!("{slot}.place()")
         } else {

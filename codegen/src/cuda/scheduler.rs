@@ -54,7 +54,7 @@ impl Text<'_> {
         }
         rings.sort();
         for ring in rings {
-            let state = self.state(ring, self.pipeline.ring(ring).name);
+            let state = self.state(ring, self.pipeline.ring(ring).of.name());
             self.line(state);
         }
         if ordered {

@@ -2,6 +2,7 @@
 
 use super::Text;
 use crate::dtype::Dtype;
+use crate::program::Side;
 use crate::value::names::{function_identifier, identifier};
 use crate::value::{Binary, Body, Compare, ScalarFn, Unary, Value};
 use crate::warp::{Elements, Epilogue, FragmentOp, Node, Source};
@@ -278,15 +279,15 @@ impl Text<'_> {
                 format!("{acc}{block}[{before}{part} * {subtile} / 2 + i]")
             }
             Source::Subtile | Source::Sum => format!("{}{block}[i]", param.name),
-            Source::Vector if self.tiling().swapped() => {
-                format!("{}{block}[vector_index_transposed(i)]", param.name)
-            }
-            Source::Vector => format!("{}[vector_index(i)]", param.name),
-            Source::Scale => param.name.clone(),
-            Source::Rows if self.tiling().swapped() => {
-                format!("{}[vector_index(i)]", param.name)
-            }
-            Source::Rows => format!("{}{block}[vector_index_transposed(i)]", param.name),
+            Source::Broadcast(None) => param.name.clone(),
+            Source::Broadcast(Some(side)) => match (side, self.tiling().swapped()) {
+                (Side::Columns, true) | (Side::Rows, false) => {
+                    format!("{}{block}[vector_index_transposed(i)]", param.name)
+                }
+                (Side::Columns, false) | (Side::Rows, true) => {
+                    format!("{}[vector_index(i)]", param.name)
+                }
+            },
         });
         let arguments = arguments.collect::<Vec<_>>().join(", ");
         self.subtile_array(&results(epilogue), "");

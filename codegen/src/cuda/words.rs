@@ -1,8 +1,9 @@
 //! Names in a kernel's text, and its comments on maps and constants.
 
+use crate::dtype::Dtype;
 use crate::kernel::{Buffer, DimId};
 use crate::order::TileOrder;
-use crate::warp::{Field, Pipeline, Ring, View};
+use crate::warp::{Field, Pipeline, Ring, SlotKind, Symbol, TileNumber, View};
 use std::collections::BTreeSet;
 
 /// Before a loop whose body is to stand once in the machine code: a copy would only cost compile time and
@@ -12,9 +13,9 @@ pub(super) const ONCE: &str = "#pragma unroll 1";
 /// Owner of a map's tensor, and the number of its pieces.
 pub(super) fn view(view: View) -> &'static str {
     match view {
-        View::Flat => "mine, in one piece",
-        View::Chunks => "mine, a chunk a rank",
-        View::ColumnChunks => "mine, a chunk of columns a rank",
+        View::Flat => "own memory, one matrix",
+        View::Chunks => "own memory, a matrix for each rank's chunk",
+        View::ColumnChunks => "own memory, a matrix for each rank's chunk of columns",
         View::SharedChunks => "everyone's, a chunk a rank: peers write it meanwhile",
         View::SharedSlots => "everyone's, slot by slot: others write it meanwhile",
         View::SharedSlotChunks => {
@@ -25,39 +26,48 @@ pub(super) fn view(view: View) -> &'static str {
     }
 }
 
-/// Meaning of a constant.
-pub(super) fn meaning(name: &str) -> &'static str {
-    match name {
-        "BLOCK_ROWS" => "  // rows of a block of an MN-major operand: one 128-byte line for each k",
-        "PARTIAL_BOX_ROWS" => "  // of an operand's box, loaded if one of them exists",
-        "SCALE_BLOCK" => "  // elements of K, and rows of a square, that have one scale",
-        "PIECE" => "  // rows that have one counter cell",
-        "BATCH" => "  // staging buffers of a piece that one CTA sends, with one signal",
-        "SENDING" => "  // stores of staging buffers under way that may still read them",
-        "STAGING_N" => "  // columns of such a staging buffer",
-        "STAGING_N_WIDE" => "  // the same, of elements of 4 bytes",
-        "STAGING_N_NARROW" => "  // the same, of elements of one byte",
-        "SUBTILE_N" => "  // columns of an output subtile",
-        "SUBTILE_M" => "  // rows of an output subtile",
-        "SLICE_N" => {
-            "  // columns of a slice of a subtile: a 128-byte line; slices lie one after another"
+/// Meaning of a constant, if it stands among those that numbers use: sizes of tiles, rings and buffers have lines of their own.
+pub(super) const fn meaning(symbol: &Symbol) -> Option<&'static str> {
+    Some(match symbol {
+        Symbol::Ctas { .. } => "blocks that move data: such blocks come first in the grid",
+        Symbol::Tile { of, .. } => match of {
+            TileNumber::Rows | TileNumber::Columns => return None,
+            TileNumber::StageSubtiles => "stored subtiles that one reused stage holds",
+        },
+        Symbol::BlockRows => "rows of a block of an MN-major operand: one 128-byte line for each k",
+        Symbol::PartialBoxRows => "of an operand's box, loaded if one of them exists",
+        Symbol::ScaleBlock => "elements of K, and rows of a square, that have one scale",
+        Symbol::Piece => "rows that have one counter cell",
+        Symbol::Batch => "staging buffers of a piece that one CTA sends, with one signal",
+        Symbol::Sending => "stores of staging buffers under way that may still read them",
+        Symbol::StagingColumns(4) => "the same, of elements of 4 bytes",
+        Symbol::StagingColumns(1) => "the same, of elements of one byte",
+        Symbol::StagingColumns(_) => "columns of such a staging buffer",
+        Symbol::SubtileColumns => "columns of an output subtile",
+        Symbol::SubtileRows => "rows of an output subtile",
+        Symbol::SliceColumns(Dtype::Bf16 | Dtype::F16) => {
+            "columns of a slice of a subtile: a 128-byte line; slices lie one after another"
         }
-        "SLICE_N_FP8" => "  // columns of the same of FP8",
-        "SLICE_N_F32" => {
-            "  // columns of a slice of a subtile of f32: a 128-byte line; slices lie one after another"
+        Symbol::SliceColumns(Dtype::E4M3 | Dtype::E5M2) => "columns of the same of FP8",
+        Symbol::SliceColumns(Dtype::F32) => {
+            "columns of a slice of a subtile of f32: a 128-byte line; slices lie one after another"
         }
-        "BEHIND" => {
-            "  // steps of a tile that the second consumer begins when the first one has begun all"
+        Symbol::Behind => {
+            "steps of a tile that the second consumer begins when the first one has begun all"
         }
-        "SPLIT_PARTIAL_SUBTILES" => {
-            "  // subtiles of a tile that a CTA has the partials of, at most"
-        }
-        _ if name.ends_with("STAGE_SUBTILES") => "  // stored subtiles that one reused stage holds",
-        _ if name.ends_with("_CTAS") => {
-            "  // blocks that move data: such blocks come first in the grid"
-        }
-        _ => "",
-    }
+        Symbol::PartialSubtiles => "subtiles of a tile that a CTA has the partials of, at most",
+        Symbol::TileK
+        | Symbol::OperandBytes(_)
+        | Symbol::Consumers
+        | Symbol::Cluster
+        | Symbol::Split
+        | Symbol::Slots(_)
+        | Symbol::StagingBytes
+        | Symbol::SpareStagingBytes
+        | Symbol::SubtileBytes
+        | Symbol::BlockBytes
+        | Symbol::PartialSubtileBytes => return None,
+    })
 }
 
 /// Distance from an operand's descriptor to that of the next 64 rows.
@@ -80,22 +90,27 @@ pub(super) fn order_name(order: TileOrder) -> String {
 
 /// Contents of a ring's slots, in words.
 pub(super) fn in_flight(ring: &Ring, computes: bool) -> String {
+    let name = ring.of.name();
     let parts = ring.parts().iter();
     let parts = parts.map(|part| part.name.as_str()).collect::<Vec<_>>();
-    match (parts.as_slice(), ring.name) {
-        (_, "split_partial") => "partials of other CTAs that a CTA holds, for each consumer".into(),
-        (_, "staging") if !computes => "staging buffers of a CTA".into(),
-        (_, "staging") => {
+    match (parts.as_slice(), ring.of) {
+        (_, SlotKind::SplitPartial) => {
+            "partials of other CTAs that a CTA holds, for each consumer".into()
+        }
+        (_, SlotKind::Staging) if !computes => "staging buffers of a CTA".into(),
+        (_, SlotKind::Staging) => {
             "staging buffers of a CTA that moves data, where stages and subtiles will be".into()
         }
-        (_, "spare_staging") => "boxes in flight that a spare warp copies".into(),
-        ([_], "stage") => "stages of stored tiles in flight".into(),
-        ([_], name) if ring.is_staggered() => {
+        (_, SlotKind::SpareStaging) => "boxes in flight that a spare warp copies".into(),
+        ([_], SlotKind::Stage) => "stages of stored tiles in flight".into(),
+        ([_], SlotKind::Subtile | SlotKind::Tile) if ring.is_staggered() => {
             format!("output {name}s in flight, in places that go from one consumer to the other")
         }
-        ([_], name) if ring.sets > 1 => format!("output {name}s in flight, for each consumer"),
-        ([_], name) => format!("output {name}s in flight"),
-        (_, name) => {
+        ([_], SlotKind::Subtile | SlotKind::Tile) if ring.sets > 1 => {
+            format!("output {name}s in flight, for each consumer")
+        }
+        ([_], SlotKind::Subtile | SlotKind::Tile) => format!("output {name}s in flight"),
+        (_, SlotKind::Stage | SlotKind::Subtile | SlotKind::Tile) => {
             let held = ring
                 .buffer
                 .as_ref()

@@ -173,22 +173,18 @@ impl Pipeline {
     fn copies_need_kernels(&self) -> bool {
         let (mut waited, mut signalled) = (BTreeSet::new(), BTreeSet::new());
         for role in &self.kernel.roles {
-            visit(&role.body, &mut |op| match &op.kind {
-                OpKind::Wait { cells, .. } if role.kind.sequential() => {
+            let copies = role.kind.sequential();
+            visit(&role.body, &mut |op| {
+                if let OpKind::Wait { cells, .. } = &op.kind
+                    && copies
+                {
                     waited.insert(cells.counter);
                 }
-                OpKind::Signal { cells, .. } if !role.kind.sequential() => {
+                if let OpKind::Signal { cells, .. } = &op.kind
+                    && !copies
+                {
                     signalled.insert(cells.counter);
                 }
-                OpKind::Wait { .. }
-                | OpKind::Signal { .. }
-                | OpKind::Copy { .. }
-                | OpKind::Dot { .. }
-                | OpKind::Reduce { .. }
-                | OpKind::Load { .. }
-                | OpKind::Store { .. }
-                | OpKind::ForRanks { .. }
-                | OpKind::If { .. } => {}
             });
         }
         !waited.is_disjoint(&signalled)

@@ -1,6 +1,6 @@
 //! The cost of steps that use no link.
 
-use crate::kernel::{Block, GemmKind, Kernel, Op, OpId, OpKind, RoleKind};
+use crate::kernel::{Block, GemmKind, Kernel, Op, OpId, RoleKind};
 use crate::machine::{Machine, wave};
 use crate::order::{Chosen, TileOrder};
 use crate::plan::Plan;
@@ -117,23 +117,8 @@ impl<'a> Costs<'a> {
     fn ops(&mut self, body: &[Op], item: Item<'a>) {
         for op in body {
             self.items[usize::from(op.id.0)] = item;
-            match &op.kind {
-                OpKind::ForRanks { body, .. } => {
-                    self.ops(body, item);
-                }
-                OpKind::If {
-                    then, otherwise, ..
-                } => {
-                    self.ops(then, item);
-                    self.ops(otherwise, item);
-                }
-                OpKind::Wait { .. }
-                | OpKind::Signal { .. }
-                | OpKind::Copy { .. }
-                | OpKind::Dot { .. }
-                | OpKind::Reduce { .. }
-                | OpKind::Load { .. }
-                | OpKind::Store { .. } => {}
+            for body in op.kind.bodies() {
+                self.ops(body, item);
             }
         }
     }

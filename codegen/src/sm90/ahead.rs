@@ -1,11 +1,12 @@
 //! Stages that are filled with what nobody sends, while the rows that peers send are awaited.
 
+use super::cta::SlotKind;
 use super::nodes::{count, side, why};
 use super::passes::Pass;
 use super::rings::STAGES;
 use super::stages::{Staged, least, loads};
 use super::walk::Walk;
-use crate::warp::{Expr, Node, Unroll};
+use crate::warp::{Expr, Node, Symbol, Unroll};
 
 impl Walk<'_, '_> {
     /// True if a pass waits for rows of several shards: few rows, behind which all of the other operand is read.
@@ -26,7 +27,7 @@ impl Walk<'_, '_> {
             None => Expr::Blocks,
         };
         let later = least(Expr::Within / of_first_wave, 1.into());
-        let stages = Expr::symbol("STAGES", self.b.cta.stages());
+        let stages = Expr::symbol(Symbol::Slots(SlotKind::Stage), self.b.cta.stages());
         let filled = least(self.steps.clone(), stages * (Expr::from(1) - later));
         nodes.push(why(
             "In its first tile a CTA fills all stages with what nobody sends, then waits for the rows.",

@@ -1,13 +1,13 @@
 //! The boxes that pieces travel in: their rows, columns and bytes, and where each is.
 
-use super::cta::{spare_rows, staging_rows};
+use super::cta::{SlotKind, spare_rows, staging_rows};
 use super::leaves::Leaf;
 use super::nodes::count;
 use super::walk::{Walk, Which};
 use crate::encoding::BLOCK;
 use crate::kernel::{OpKind, Region};
 use crate::program::{Pick, TensorId, Var};
-use crate::warp::{At, BATCH, Expr, MapId, Node, STAGING_COLUMNS, Unroll};
+use crate::warp::{At, BATCH, Expr, MapId, Node, STAGING_COLUMNS, Symbol, Unroll};
 
 impl Walk<'_, '_> {
     /// The box of the current batch, `i`-th of it.
@@ -65,7 +65,7 @@ impl Walk<'_, '_> {
     pub(super) fn box_bytes(&self) -> Expr {
         let bytes = self.box_rows() * STAGING_COLUMNS * 2;
         match self.which {
-            Which::Spare => Expr::symbol("SPARE_STAGING_BYTES", bytes),
+            Which::Spare => Expr::symbol(Symbol::SpareStagingBytes, bytes),
             Which::Load
             | Which::Store
             | Which::Multiply
@@ -73,11 +73,15 @@ impl Walk<'_, '_> {
             | Which::Send
             | Which::End => {
                 // Slots have room for the boxes of the role that has the largest.
-                let slot = self.b.cta.region("staging").map(|region| region.bytes);
+                let slot = self
+                    .b
+                    .cta
+                    .region(SlotKind::Staging)
+                    .map(|region| region.bytes);
                 if slot == Some(bytes) {
-                    Expr::symbol("STAGING_BYTES", bytes)
+                    Expr::symbol(Symbol::StagingBytes, bytes)
                 } else {
-                    let row = Expr::symbol("STAGING_N", STAGING_COLUMNS) * 2;
+                    let row = Expr::symbol(Symbol::StagingColumns(2), STAGING_COLUMNS) * 2;
                     Expr::from(self.box_rows()) * row
                 }
             }
@@ -104,7 +108,7 @@ impl Walk<'_, '_> {
         };
         (self.boxes, self.batches) = match slab {
             None => {
-                let boxes = Expr::symbol("BATCH", BATCH);
+                let boxes = Expr::symbol(Symbol::Batch, BATCH);
                 let all = columns.ceil_div(staging_n(staged));
                 (boxes.clone(), all.ceil_div(boxes))
             }
@@ -149,9 +153,8 @@ impl Walk<'_, '_> {
 
 /// Columns of a box in the text.
 fn staging_n(columns: u32) -> Expr {
-    match columns {
-        STAGING_COLUMNS => Expr::symbol("STAGING_N", columns),
-        _ if columns < STAGING_COLUMNS => Expr::symbol("STAGING_N_WIDE", columns),
-        _ => Expr::symbol("STAGING_N_NARROW", columns),
-    }
+    Expr::symbol(
+        Symbol::StagingColumns(STAGING_COLUMNS * 2 / columns),
+        columns,
+    )
 }

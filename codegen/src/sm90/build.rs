@@ -16,7 +16,7 @@ use crate::diag::{Diagnostic, Diagnostics};
 use crate::kernel::{Block, Cells, Kernel, OpKind, Purpose, Role, RoleKind, visit};
 use crate::program::Loc;
 use crate::tiling::{Tiling, first_step};
-use crate::warp::{BATCH, Comm, CommRole, Expr, Field, Node, Pipeline, RunBy, Test, Warp};
+use crate::warp::{BATCH, Comm, CommRole, Expr, Field, Node, Pipeline, RunBy, Symbol, Test, Warp};
 use std::collections::BTreeSet;
 
 /// The pipeline of `kernel` on its architecture.
@@ -368,7 +368,7 @@ fn lets(b: &Builder<'_>) -> Vec<(String, Expr)> {
     };
     if cta.split() > 1 {
         // Each has its part, and none is without a step: the plan refuses fewer steps than CTAs.
-        let split = || Expr::symbol("SPLIT", cta.split());
+        let split = || Expr::symbol(Symbol::Split, cta.split());
         let start = |split_rank: Expr| first_step(Expr::var("all_steps"), split_rank, split());
         lets.push(("all_steps".into(), steps));
         lets.push(("first_step".into(), start(Expr::var("split_rank"))));
@@ -390,7 +390,7 @@ pub(super) fn tiles_n(b: &Builder<'_>, columns: Expr, tiling: usize) -> Expr {
 /// Steps of a loop's products, of all CTAs that share them.
 pub(super) fn steps(b: &Builder<'_>, tiling: &Tiling) -> Option<Expr> {
     let k = Expr::Field(Field::Size(depth(b.kernel, tiling)?));
-    Some(k.ceil_div(Expr::symbol("TILE_K", tiling.tile().k)))
+    Some(k.ceil_div(Expr::symbol(Symbol::TileK, tiling.tile().k)))
 }
 
 const _: () = assert!(BATCH > 0);

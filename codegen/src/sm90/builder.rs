@@ -7,7 +7,7 @@ use crate::kernel::{DimId, Kernel};
 
 use crate::program::{CounterId, Loc, Side};
 use crate::tiling::Tiling;
-use crate::warp::{Buffer, Comm, Epilogue, Expr, Map, OrderTable};
+use crate::warp::{Buffer, Comm, Epilogue, Expr, Map, OrderTable, Symbol, TileNumber};
 
 /// State that every step of lowering needs.
 pub(super) struct Builder<'a> {
@@ -69,45 +69,46 @@ impl Builder<'_> {
     }
 
     /// A number that is a loop's own, by its tiling, with its name in the text.
-    pub fn constant(&self, tiling: usize, name: &str, value: impl Fn(&Tiling) -> u32) -> Expr {
+    pub fn constant(&self, tiling: usize, of: TileNumber, value: impl Fn(&Tiling) -> u32) -> Expr {
         let (tilings, stage) = (self.cta.tilings(), self.stage.as_ref());
         let stage = stage.expect("tiles pass through stages");
         let own = value(&tilings[tiling]);
-        Expr::symbol(stage.constant(tilings, tiling, name, value), own)
+        let name = stage.constant(tilings, tiling, of.name(), value);
+        Expr::symbol(Symbol::Tile { of, name }, own)
     }
 
     /// Rows of a loop's tiles.
     pub fn tile_rows(&self, tiling: usize) -> Expr {
-        self.constant(tiling, "TILE_M", |tiling| tiling.tile().rows)
+        self.constant(tiling, TileNumber::Rows, |tiling| tiling.tile().rows)
     }
 
     /// Columns of a loop's tiles.
     pub fn tile_columns(&self, tiling: usize) -> Expr {
-        self.constant(tiling, "TILE_N", |tiling| tiling.tile().columns)
+        self.constant(tiling, TileNumber::Columns, |tiling| tiling.tile().columns)
     }
 
     /// Bytes from a stored tile's subtile to the next one in a stage.
     pub fn subtile_bytes(&self, tiling: usize) -> Expr {
-        let (name, all) = ("SUBTILE_BYTES", self.cta.tilings());
+        let all = self.cta.tilings();
         let own = all[tiling].subtile_bytes();
         if all.iter().all(|other| other.subtile_bytes() == own) {
-            return Expr::symbol(name, own);
+            return Expr::symbol(Symbol::SubtileBytes, own);
         }
         let subtile = all[tiling].subtile();
-        let columns = Expr::symbol("SUBTILE_N", subtile.columns);
+        let columns = Expr::symbol(Symbol::SubtileColumns, subtile.columns);
         self.tile_rows(tiling) * columns * all[tiling].widest()
     }
 
     /// Number of CTAs that share the steps of a tile.
     pub fn split_ctas(&self) -> Expr {
-        Expr::symbol("SPLIT", self.cta.split())
+        Expr::symbol(Symbol::Split, self.cta.split())
     }
 }
 
 /// Rows or columns of the tiles of a cluster, of one's.
 pub(super) fn clustered(size: Expr, ctas: u32) -> Expr {
     if ctas > 1 {
-        size * Expr::symbol("CLUSTER", ctas)
+        size * Expr::symbol(Symbol::Cluster, ctas)
     } else {
         size
     }

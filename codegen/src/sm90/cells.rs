@@ -4,7 +4,7 @@ use super::cta::staging_rows;
 use super::walk::Walk;
 use crate::kernel::{Cells, DimId, WhichChunk};
 use crate::program::{CellIndex, CounterDim, CounterId, Home, PartitionId, Pick, Side};
-use crate::warp::{Expr, Field, Node, Unroll};
+use crate::warp::{Expr, Field, Node, Symbol, Unroll};
 
 impl Walk<'_, '_> {
     fn axis(&self, dim: CounterDim) -> Expr {
@@ -41,7 +41,7 @@ impl Walk<'_, '_> {
         let mover = self.b.comm.as_ref().and_then(|comm| comm.roles.first());
         let copied = mover.map(|of| staging_rows(kernel, &kernel.roles[of.role]));
         if copied.or_else(first) == Some(rows) {
-            Expr::symbol("PIECE", rows)
+            Expr::symbol(Symbol::Piece, rows)
         } else {
             rows.into()
         }

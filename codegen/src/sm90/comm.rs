@@ -3,7 +3,7 @@
 //! A piece travels in batches of [`BATCH`] boxes, each sent and signalled by one CTA; batches go round the CTAs.
 
 use super::builder::refuse;
-use super::cta::MOST_BOX_ROWS;
+use super::cta::{MOST_BOX_ROWS, SlotKind};
 use super::everywhere::{after_lanes, goes_everywhere};
 use super::leaves::{Leaf, common, each_item, leaves, moved_blocks, moves_boxes, moves_scales};
 use super::moves::Move;
@@ -13,7 +13,7 @@ use crate::diag::Diagnostic;
 use crate::kernel::{Kernel, Op, OpKind, Purpose, Region, visit_ops};
 use crate::program::{CounterId, Side, StoreMode, Var};
 use crate::undo::{Fix, undone};
-use crate::warp::{Expr, Grid, LoopId, Node, Phase, SENDING};
+use crate::warp::{Expr, Grid, LoopId, Node, Phase, SENDING, Symbol};
 
 impl Walk<'_, '_> {
     /// A loop over pieces.
@@ -349,11 +349,14 @@ impl Walk<'_, '_> {
         let slots = self
             .b
             .cta
-            .region("staging")
+            .region(SlotKind::Staging)
             .map_or(0, |region| region.slots);
         vec![
             why("All staging buffers were sent: stages and subtiles may lie over them."),
-            all_empty(self.staging(), Expr::symbol("STAGING_SLOTS", slots)),
+            all_empty(
+                self.staging(),
+                Expr::symbol(Symbol::Slots(SlotKind::Staging), slots),
+            ),
         ]
     }
 
@@ -374,7 +377,7 @@ impl Walk<'_, '_> {
 
 /// Stores of the sending thread that may still read their staging buffers.
 fn sending() -> Expr {
-    Expr::symbol("SENDING", SENDING)
+    Expr::symbol(Symbol::Sending, SENDING)
 }
 
 /// An item's waits: which of its thread makes them, and before what.

@@ -18,8 +18,8 @@ use crate::program::{TensorId, Var};
 use crate::tiling::Product;
 use crate::value::{AccId, Value};
 use crate::warp::{
-    At, Elements, Epilogue, Expr, FragmentOp, MapId, Node, Param, Phase, Slot, Source, Test, Whose,
-    identifier,
+    At, Elements, Epilogue, Expr, FragmentOp, MapId, Node, Param, Phase, ReadInto, Slot, Source,
+    Test, Whose, identifier,
 };
 
 impl Walk<'_, '_> {
@@ -43,18 +43,12 @@ impl Walk<'_, '_> {
         sum.extend(products.iter().map(|(acc, _)| *acc));
         sum.sort();
         sum.dedup();
-        let folds = |leaf: &Leaf<'_>| match leaf.op.kind {
-            OpKind::Store { value, .. } => self.b.kernel.values[usize::from(value.0)]
-                .folded(&sum)
-                .is_some(),
-            OpKind::Wait { .. }
-            | OpKind::Signal { .. }
-            | OpKind::Copy { .. }
-            | OpKind::Dot { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::Load { .. }
-            | OpKind::ForRanks { .. }
-            | OpKind::If { .. } => true,
+        let folds = |leaf: &Leaf<'_>| {
+            let OpKind::Store { value, .. } = leaf.op.kind else {
+                return true;
+            };
+            let value = &self.b.kernel.values[usize::from(value.0)];
+            value.folded(&sum).is_some()
         };
         // A sum that this rank's own term is added to in its turn begins without the product. Otherwise stored tiles are added to
         // the accumulators of the only product, where every store has all of that sum.
@@ -459,12 +453,12 @@ impl Walk<'_, '_> {
                     barrier: STAGES.full(),
                     phase: Phase::ThisPhase,
                 },
-                Node::Fragment(FragmentOp::AddToSum {
+                Node::Fragment(FragmentOp::ReadSubtile {
                     ring: STAGES,
-                    acc,
-                    name,
-                    dtype,
                     slot_part: self.tiling().input_place(0).0,
+                    index: 0.into(),
+                    dtype,
+                    into: ReadInto::Sum { acc, name },
                 }),
             ];
             body.extend(released());
@@ -487,11 +481,13 @@ impl Walk<'_, '_> {
                 let (slot_part, place) = self.tiling().input_place(index as u32);
                 nodes.push(Node::Fragment(FragmentOp::ReadSubtile {
                     ring: STAGES,
-                    acc: *acc,
-                    name: self.operand_name(*acc),
-                    dtype: self.b.kernel.buffers[from.buffer.index()].dtype,
                     slot_part,
                     index: place.into(),
+                    dtype: self.b.kernel.buffers[from.buffer.index()].dtype,
+                    into: ReadInto::Own {
+                        acc: *acc,
+                        name: self.operand_name(*acc),
+                    },
                 }));
             }
         }

@@ -4,6 +4,7 @@
 //! A box is loaded, and stored as soon as it has landed; while it leaves, the next one comes.
 
 use super::builder::refuse;
+use super::cta::SlotKind;
 use super::everywhere::after_lanes;
 use super::leaves::{Around, Leaf};
 use super::leaves::{moved_blocks, moves_scales};
@@ -195,16 +196,16 @@ impl Walk<'_, '_> {
 
     /// Number of boxes that staging has room for.
     fn staging_places(&self) -> u32 {
-        let name = match self.which {
-            Which::Spare => "spare_staging",
+        let of = match self.which {
+            Which::Spare => SlotKind::SpareStaging,
             Which::Load
             | Which::Store
             | Which::Multiply
             | Which::Fetch
             | Which::Send
-            | Which::End => "staging",
+            | Which::End => SlotKind::Staging,
         };
-        self.b.cta.region(name).map_or(1, |region| region.slots)
+        self.b.cta.region(of).map_or(1, |region| region.slots)
     }
 }
 

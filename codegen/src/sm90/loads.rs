@@ -20,8 +20,8 @@ use crate::program::{Home, Pick, ScaleBlock, Side, Slots};
 use crate::tiling::{self, Major, StagedScale};
 use crate::variant::BLOCK;
 use crate::warp::{
-    At, BLOCK_ROWS, Expr, FragmentOp, MapId, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase, Test,
-    Unroll, Whose, identifier,
+    At, BLOCK_ROWS, Expr, FragmentOp, MapId, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase, Symbol,
+    Test, TileNumber, Unroll, Whose, identifier,
 };
 
 /// Place of a tile along its rows (of `w`: along columns of the product), and the CTAs that load it.
@@ -330,9 +330,10 @@ impl Walk<'_, '_> {
 
     /// Subtiles of a stored tile that a reused stage holds.
     pub(super) fn stage_subtiles(&self) -> Expr {
-        self.b.constant(self.tiling, "STAGE_SUBTILES", |tiling| {
-            tiling.reused_stage().1
-        })
+        self.b
+            .constant(self.tiling, TileNumber::StageSubtiles, |tiling| {
+                tiling.reused_stage().1
+            })
     }
 
     /// Index of this step among all K steps.
@@ -371,8 +372,7 @@ impl Walk<'_, '_> {
         let buffer = &self.b.kernel.buffers[region.buffer.index()];
         let (name, mn_major) = (identifier(&buffer.name), operand.major == Major::Mn);
         let staged = self.b.staged(self.tiling, part);
-        let all = format!("{}_BYTES", staged.to_uppercase());
-        let all_bytes = Expr::symbol(all, operand.bytes);
+        let all_bytes = Expr::symbol(Symbol::OperandBytes(staged.into()), operand.bytes);
         let boxes = operand.boxes;
         let block = if mn_major {
             Expr::var("block")
@@ -382,13 +382,13 @@ impl Walk<'_, '_> {
         let map = self.operand_map((region.buffer, var), (boxes.rows, boxes.k), "_tiles");
         let (mut mine, mut k) = (
             tile_side.from.clone(),
-            self.step() * Expr::symbol("TILE_K", tile.k),
+            self.step() * Expr::symbol(Symbol::TileK, tile.k),
         );
         if tile_side.ctas > 1 {
             let multicast_rank = Expr::var("multicast_rank");
             if mn_major {
-                let cluster = Expr::symbol("CLUSTER", tile_side.ctas);
-                k = k + multicast_rank * (Expr::symbol("TILE_K", tile.k) / cluster);
+                let cluster = Expr::symbol(Symbol::Cluster, tile_side.ctas);
+                k = k + multicast_rank * (Expr::symbol(Symbol::TileK, tile.k) / cluster);
             } else {
                 mine = mine + multicast_rank * tile_side.mine();
             }
@@ -402,7 +402,7 @@ impl Walk<'_, '_> {
             let boxed = (PARTIAL_BOX_ROWS, tile.k);
             let map = self.operand_map((region.buffer, var), boxed, "_partial_box");
             let (come, mine) = self.rows_that_come(&name, &tile_side, &mut staged.sizes);
-            staged.bytes = come * Expr::symbol("TILE_K", tile.k) * operand.element.bytes();
+            staged.bytes = come * Expr::symbol(Symbol::TileK, tile.k) * operand.element.bytes();
             PartialBoxes {
                 map,
                 rows: mine,
@@ -413,9 +413,9 @@ impl Walk<'_, '_> {
         if mn_major && boxes.partial {
             come = self.blocks_that_come(&name, boxes.count, &tile_side, &mut staged.sizes);
             let each = BLOCK_ROWS * tile.k * operand.element.bytes();
-            staged.bytes = come.clone() * Expr::symbol("BLOCK_BYTES", each);
+            staged.bytes = come.clone() * Expr::symbol(Symbol::BlockBytes, each);
         }
-        let start = mine + block.clone() * Expr::symbol("BLOCK_ROWS", BLOCK_ROWS);
+        let start = mine + block.clone() * Expr::symbol(Symbol::BlockRows, BLOCK_ROWS);
         let at = self.place(region, map, var, (start, k), None);
         let load = Node::Load {
             ring: STAGES,
@@ -462,7 +462,7 @@ impl Walk<'_, '_> {
             ScaleBlock::Line if scale.travels => (first, self.step(), each),
             ScaleBlock::Line => (self.step(), first, each),
             ScaleBlock::Square => {
-                let block = Expr::symbol("SCALE_BLOCK", BLOCK);
+                let block = Expr::symbol(Symbol::ScaleBlock, BLOCK);
                 // TMA begins at multiples of 16 bytes of a line: the step's number is one of four.
                 let four = self.step() / columns * columns;
                 (first / block, four, (rows * columns).into())
@@ -506,7 +506,7 @@ impl Walk<'_, '_> {
                 Operand::Rows => row * self.tile_rows(),
                 Operand::Columns => column * self.tile_columns(),
             };
-            Some(first % Expr::symbol("SCALE_BLOCK", BLOCK))
+            Some(first % Expr::symbol(Symbol::ScaleBlock, BLOCK))
         });
         begin.map(|begin| begin.unwrap_or(0.into())).collect()
     }
@@ -523,7 +523,7 @@ impl Walk<'_, '_> {
     ) -> Expr {
         let exist = tile_side
             .exist()
-            .ceil_div(Expr::symbol("BLOCK_ROWS", BLOCK_ROWS));
+            .ceil_div(Expr::symbol(Symbol::BlockRows, BLOCK_ROWS));
         let come = least(exist, blocks.into());
         sizes.push(why("Blocks outside the tensor do not come: nobody stores what they would be multiplied into."));
         self.name(sizes, &format!("{name}_blocks"), come)
@@ -537,7 +537,7 @@ impl Walk<'_, '_> {
         tile_side: &TileSide,
         sizes: &mut Vec<Node>,
     ) -> (Expr, Expr) {
-        let partial_box = || Expr::symbol("PARTIAL_BOX_ROWS", PARTIAL_BOX_ROWS);
+        let partial_box = || Expr::symbol(Symbol::PartialBoxRows, PARTIAL_BOX_ROWS);
         let partial_boxes = tile_side.exist().ceil_div(partial_box()) * partial_box();
         let come = least(partial_boxes, tile_side.tile.clone());
         let come = self.name(sizes, &format!("{name}_rows"), come);
@@ -567,7 +567,7 @@ impl TileSide {
     /// Number of rows that this CTA loads.
     fn mine(&self) -> Expr {
         if self.ctas > 1 {
-            self.tile.clone() / Expr::symbol("CLUSTER", self.ctas)
+            self.tile.clone() / Expr::symbol(Symbol::Cluster, self.ctas)
         } else {
             self.tile.clone()
         }

@@ -7,22 +7,23 @@ use super::walk::Walk;
 use crate::encoding::BLOCK;
 use crate::kernel::{Kernel, OpKind, Region};
 use crate::program::{Pick, Side, TensorId, Var};
-use crate::warp::{Elements, Expr, Field, FragmentOp, Node, Phase, Test};
+use crate::warp::{Elements, Expr, Field, FragmentOp, Node, Phase, ScalesTo, Test};
 
 impl Walk<'_, '_> {
     /// Makes the scales of these elements of a subtile, unless that was done.
     pub(super) fn make_scales(&mut self, elements: Elements, var: Var, part: &mut Vec<Node>) {
-        let made = |node: &Node| matches!(node, Node::Fragment(FragmentOp::MakeScales { elements: known, .. }) if *known == elements);
+        let made = |node: &Node| matches!(node, Node::Fragment(FragmentOp::Quantize { elements: known, to: ScalesTo::Registers, .. }) if *known == elements);
         if part.iter().any(made) {
             return;
         }
         let extents = self.extents(var).into_iter();
         part.extend(extents.map(|[_, [column, end]]| {
             let columns = [self.block_of(column), end];
-            Node::Fragment(FragmentOp::MakeScales {
+            Node::Fragment(FragmentOp::Quantize {
                 elements,
                 part: Expr::var("part"),
                 columns,
+                to: ScalesTo::Registers,
             })
         }));
     }
@@ -70,13 +71,15 @@ impl Walk<'_, '_> {
                 Some(Pick::One(slot)) => walk.rank(slot),
                 Some(Pick::All | Pick::Others) | None => Expr::Const(0),
             };
-            let send = Node::Fragment(FragmentOp::SendScales {
-                tensor,
+            let send = Node::Fragment(FragmentOp::Quantize {
                 elements,
                 part: Expr::var("part"),
-                to: [walk.home_of_scales(&dst.home), slot],
-                rows: rows.clone(),
                 columns: columns.clone(),
+                to: ScalesTo::Slot {
+                    tensor,
+                    to: [walk.home_of_scales(&dst.home), slot],
+                    rows: rows.clone(),
+                },
             });
             match per {
                 1 => vec![send],
@@ -126,13 +129,15 @@ impl Walk<'_, '_> {
             return Vec::new();
         }
         let all = Field::Size(self.b.kernel.buffers[tensor.index()].columns);
-        let op = FragmentOp::WriteScales {
-            tensor,
+        let op = FragmentOp::Quantize {
             elements,
             part: Expr::var("part"),
-            rows,
-            all: [all, Field::Line(tensor)].map(Expr::Field),
             columns,
+            to: ScalesTo::Plane {
+                tensor,
+                rows,
+                all: [all, Field::Line(tensor)].map(Expr::Field),
+            },
         };
         self.inside(&leaf.around, &mut |_| vec![Node::Fragment(op.clone())])
     }
@@ -140,15 +145,8 @@ impl Walk<'_, '_> {
 
 /// The plane of the scales that a store makes, if it does.
 pub(super) fn plane(kernel: &Kernel, leaf: &Leaf<'_>) -> Option<TensorId> {
-    match &leaf.op.kind {
-        OpKind::Store { dst, .. } => kernel.made_of(dst.buffer),
-        OpKind::Wait { .. }
-        | OpKind::Signal { .. }
-        | OpKind::Copy { .. }
-        | OpKind::Dot { .. }
-        | OpKind::Reduce { .. }
-        | OpKind::Load { .. }
-        | OpKind::ForRanks { .. }
-        | OpKind::If { .. } => None,
-    }
+    let OpKind::Store { dst, .. } = &leaf.op.kind else {
+        return None;
+    };
+    kernel.made_of(dst.buffer)
 }

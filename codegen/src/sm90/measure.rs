@@ -18,7 +18,7 @@ impl Walk<'_, '_> {
         let Some([rows, columns]) = self.extents(var) else {
             return Vec::new();
         };
-        let op = FragmentOp::TakeAmax {
+        let op = FragmentOp::Amax {
             tensor: amax.to,
             elements,
             part: Expr::var("part"),

@@ -8,7 +8,7 @@ use super::walk::Walk;
 use crate::kernel::OpKind;
 use crate::program::{ScaleBlock, Var};
 use crate::tiling::{Piece, Promotion};
-use crate::warp::{Expr, FragmentOp, Node, Phase, Slot, Test, Unroll};
+use crate::warp::{Expr, FragmentOp, Node, Phase, ReadInto, Slot, Test, Unroll};
 
 impl Walk<'_, '_> {
     pub(super) fn multiply(&mut self, pass: &Pass<'_>, var: Var, tiles: Expr) -> Vec<Node> {
@@ -51,13 +51,15 @@ impl Walk<'_, '_> {
                 continue;
             };
             let scales = self.read_tile_scales(from);
-            let add = Node::Fragment(FragmentOp::AddSubtile {
+            let add = Node::Fragment(FragmentOp::ReadSubtile {
                 ring: STAGES,
                 slot_part: self.tiling().reused_stage().0,
                 index: Expr::var("i"),
-                part: Expr::var("part") + Expr::var("i"),
                 dtype: self.b.kernel.buffers[from.buffer.index()].dtype,
-                scaled: scales.is_some(),
+                into: ReadInto::Product {
+                    part: Expr::var("part") + Expr::var("i"),
+                    scaled: scales.is_some(),
+                },
             });
             let part = vec![
                 Node::Await {

@@ -251,17 +251,7 @@ fn read_in_their_pass(walk: &mut Walk<'_, '_>, passes: &mut [Pass<'_>]) {
 
 /// The accumulator that an op fills.
 fn acc(op: &Op) -> Option<AccId> {
-    match op.kind {
-        OpKind::Dot { acc, .. } | OpKind::Reduce { acc, .. } | OpKind::Load { acc, .. } => {
-            Some(acc)
-        }
-        OpKind::Wait { .. }
-        | OpKind::Signal { .. }
-        | OpKind::Copy { .. }
-        | OpKind::Store { .. }
-        | OpKind::ForRanks { .. }
-        | OpKind::If { .. } => None,
-    }
+    op.kind.filled()
 }
 
 /// True if a load is of a vector along the columns, or of a scale.

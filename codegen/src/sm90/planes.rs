@@ -6,7 +6,7 @@ use super::walk::Walk;
 use crate::encoding::ScaleBlock;
 use crate::kernel::{Op, OpKind, Region};
 use crate::program::{Side, TensorId, Var};
-use crate::warp::{At, BATCH, Expr, MapId, Node, Test};
+use crate::warp::{At, BATCH, Expr, MapId, Node, Symbol, Test};
 
 impl Walk<'_, '_> {
     /// The scales of a piece. Where it travels in batches, they go with the first: who waits for a piece waits for all of them.
@@ -52,9 +52,9 @@ impl Walk<'_, '_> {
         let row = row * self.piece(self.box_rows());
         let row = match each {
             1 => row,
-            each => row / Expr::symbol("SCALE_BLOCK", each),
+            each => row / Expr::symbol(Symbol::ScaleBlock, each),
         };
-        let column = Expr::var("batch") * Expr::symbol("BATCH", BATCH);
+        let column = Expr::var("batch") * Expr::symbol(Symbol::Batch, BATCH);
         let at = At {
             whose: self.home_of_scales(&region.home).into(),
             ..self.place(region, map, var, (row, column), None)
@@ -64,7 +64,7 @@ impl Walk<'_, '_> {
 
     /// Bytes of that box.
     pub(super) fn bytes_of_blocks(&self, scale: TensorId) -> Expr {
-        Expr::from(self.rows_of_blocks(scale)) * Expr::symbol("BATCH", BATCH) * 4
+        Expr::from(self.rows_of_blocks(scale)) * Expr::symbol(Symbol::Batch, BATCH) * 4
     }
 
     fn rows_of_blocks(&self, scale: TensorId) -> u32 {

@@ -2,7 +2,7 @@
 //! say.
 
 use super::builder::Builder;
-use super::cta::{Cta, Region};
+use super::cta::{Cta, Region, SlotKind};
 use crate::kernel::Kernel;
 use crate::tiling::{StagedScale, strides};
 use crate::warp::{
@@ -25,22 +25,21 @@ pub(super) fn staging(cta: &Cta) -> RingId {
 
 /// The ring of boxes that spare warps copy: behind that of CTAs that move data, if there are any.
 pub(super) fn spare_staging(cta: &Cta) -> RingId {
-    RingId(2 + u16::from(cta.region("staging").is_some()))
+    RingId(2 + u16::from(cta.region(SlotKind::Staging).is_some()))
 }
 
 /// The rings, one a region of shared memory, and the one that says whose the stages are where others lie in them.
 pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
     let cta = b.cta;
     let mut rings = of_tiles(b);
-    if let Some(staging) = cta.region("staging") {
+    if let Some(staging) = cta.region(SlotKind::Staging) {
         let (full, empty) = (landing("staging_full"), barrier("staging_empty", 1));
-        rings.push(over(staging, "STAGING_SLOTS", full, Some(empty)));
+        rings.push(over(staging, full, Some(empty)));
     }
-    if let Some(staging) = cta.region("spare_staging") {
+    if let Some(staging) = cta.region(SlotKind::SpareStaging) {
         // Who sends a box is who loads the next one: nobody has to be told that its place is empty.
         let full = landing("spare_staging_full");
-        let slots = "SPARE_STAGING_SLOTS";
-        rings.push(over(staging, slots, full, None));
+        rings.push(over(staging, full, None));
     }
     rings
 }
@@ -52,7 +51,7 @@ fn of_tiles(b: &Builder<'_>) -> Vec<Ring> {
         return Vec::new();
     };
     let split = cta.split();
-    let region = |name| cta.region(name).expect("a region for each ring");
+    let region = |of| cta.region(of).expect("a region for each ring");
     // One lane of each warp that takes part in a tile arrives for it.
     let warps = cta.mode().warpgroups() * 4;
     let mut stage_empty = barrier("stage_empty", warps * cta.multicast_group());
@@ -66,15 +65,13 @@ fn of_tiles(b: &Builder<'_>) -> Vec<Ring> {
     let stage = Ring {
         buffer: Some(stages),
         ..over(
-            region("stage"),
-            "STAGES",
+            region(SlotKind::Stage),
             landing("stage_full"),
             Some(stage_empty),
         )
     };
     let subtile = over(
-        region("subtile"),
-        "SUBTILES",
+        region(SlotKind::Subtile),
         barrier("subtile_full", if cta.ordered() { 4 } else { warps }),
         (!cta.aliased()).then(|| barrier("subtile_empty", 1)),
     );
@@ -94,12 +91,11 @@ fn of_tiles(b: &Builder<'_>) -> Vec<Ring> {
             ..barrier("split_partial_empty", (split - 1) * 4)
         };
         let empty = (!cta.aliased()).then(empty);
-        rings.push(over(region("split_partial"), "SPLIT_PARTIALS", full, empty));
+        rings.push(over(region(SlotKind::SplitPartial), full, empty));
     }
     if cta.aliased() {
         rings.push(Ring {
-            name: "tile",
-            count: "TILES",
+            of: SlotKind::Tile,
             slots: 1,
             sets: 1,
             buffer: None,
@@ -115,7 +111,7 @@ fn of_tiles(b: &Builder<'_>) -> Vec<Ring> {
 /// multiply other tensors have them in the same places; what one instruction reads for several products lies one
 /// behind the other. `None` without tiles.
 pub(super) fn stage(kernel: &Kernel, cta: &Cta) -> Option<Buffer> {
-    let stage = cta.region("stage")?;
+    let stage = cta.region(SlotKind::Stage)?;
     // Parts as their tensors are called, then by names of their own.
     let (mut parts, mut named): (Vec<Part>, Vec<Part>) = Default::default();
     let (mut of_loops, mut tiles) = (Vec::new(), Vec::new());
@@ -203,15 +199,14 @@ fn whole(name: &str, region: &Region) -> Part {
 }
 
 /// A ring over a region, whose slots hold one part.
-fn over(region: &Region, count: &'static str, full: Barrier, empty: Option<Barrier>) -> Ring {
+fn over(region: &Region, full: Barrier, empty: Option<Barrier>) -> Ring {
     Ring {
-        name: region.name,
-        count,
+        of: region.of,
         slots: region.slots,
         sets: region.sets,
         buffer: Some(Buffer::of(
             region,
-            vec![whole(region.name, region)],
+            vec![whole(region.of.name(), region)],
             Vec::new(),
         )),
         full,

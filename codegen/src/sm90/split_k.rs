@@ -13,7 +13,7 @@ use super::cta::Mode;
 use super::nodes::{count, why};
 use super::rings::{PARTIALS, TILES};
 use super::walk::Walk;
-use crate::warp::{CONSUMERS, Expr, FragmentOp, Node, Phase, Slot, Test, Unroll, cluster};
+use crate::warp::{CONSUMERS, Expr, FragmentOp, Node, Phase, Slot, Symbol, Test, Unroll, cluster};
 
 /// CTA of the cluster that a subtile belongs to.
 fn owner(split: Expr) -> Expr {
@@ -38,7 +38,7 @@ impl Walk<'_, '_> {
         let clusters = Expr::Blocks / cluster(self.b.cta);
         let next = Expr::Within
             + if self.b.cta.mode() == Mode::PingPong {
-                Expr::symbol("CONSUMERS", CONSUMERS) * clusters
+                Expr::symbol(Symbol::Consumers, CONSUMERS) * clusters
             } else {
                 clusters
             };
@@ -140,7 +140,7 @@ impl Walk<'_, '_> {
         let tiling = self.tiling();
         let split = || self.b.split_ctas();
         let subtiles = tiling.subtiles();
-        let each = Expr::symbol("SPLIT_PARTIAL_SUBTILES", subtiles.div_ceil(tiling.split()));
+        let each = Expr::symbol(Symbol::PartialSubtiles, subtiles.div_ceil(tiling.split()));
         let mine = if subtiles.is_multiple_of(tiling.split()) {
             each.clone()
         } else {
@@ -162,7 +162,7 @@ impl Walk<'_, '_> {
         });
         let adds = count("from", split() - 1, 1.into(), Unroll::Fully, vec![add]);
         let bytes = Expr::symbol(
-            "SPLIT_PARTIAL_SUBTILE_BYTES",
+            Symbol::PartialSubtileBytes,
             tiling.subtile().elements() * 4 / self.b.cta.mode().warpgroups(),
         );
         let mut nodes = vec![why(

@@ -8,7 +8,7 @@
 use super::nodes::{read, why};
 use super::rings::SUBTILES;
 use super::walk::Walk;
-use crate::warp::{Expr, Node, Phase, Slot, Test, Unroll};
+use crate::warp::{Expr, Node, Phase, Slot, Symbol, Test, Unroll};
 
 /// Steps that the second consumer begins when all of the first one's are under way. There can be no more: while it waits it
 /// holds the stage of the step before, and the last two have one each. Measured, 200×256 at 8192³: 1.2 % faster than without
@@ -25,7 +25,7 @@ impl Walk<'_, '_> {
             test: Test::Equal(Expr::var("consumer"), consumer.into()),
             body,
         };
-        let behind = Expr::symbol("BEHIND", BEHIND);
+        let behind = Expr::symbol(Symbol::Behind, BEHIND);
         let order = Node::If {
             test: Test::Equal(Expr::var("step") + behind, self.steps.clone()),
             body: vec![Node::AwaitOrder],

@@ -10,7 +10,7 @@ use super::walk::Walk;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
 use crate::program::{Pick, StoreMode, TensorId, Var};
-use crate::warp::{At, Expr, MapId, Node, Phase, Slot, Unroll};
+use crate::warp::{At, Expr, MapId, Node, Phase, Slot, Symbol, Unroll};
 
 impl Walk<'_, '_> {
     /// A tile's stores, and its signals.
@@ -188,12 +188,7 @@ impl Walk<'_, '_> {
         if columns == subtile.columns {
             return moves(0.into(), column);
         }
-        let name = match dtype {
-            Dtype::F32 => "SLICE_N_F32",
-            Dtype::Bf16 | Dtype::F16 => "SLICE_N",
-            Dtype::E4M3 | Dtype::E5M2 => "SLICE_N_FP8",
-        };
-        let columns = Expr::symbol(name, columns);
+        let columns = Expr::symbol(Symbol::SliceColumns(dtype), columns);
         let of = if subtile.columns == tile.columns {
             self.tile_columns()
         } else {
@@ -214,11 +209,11 @@ impl Walk<'_, '_> {
     }
 
     fn subtile_columns(&self) -> Expr {
-        Expr::symbol("SUBTILE_N", self.tiling().subtile().columns)
+        Expr::symbol(Symbol::SubtileColumns, self.tiling().subtile().columns)
     }
 
     fn subtile_rows(&self) -> Expr {
-        Expr::symbol("SUBTILE_M", self.tiling().subtile().rows)
+        Expr::symbol(Symbol::SubtileRows, self.tiling().subtile().rows)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::build::{steps, tiles_n};
 use super::builder::clustered;
-use super::cta;
+use super::cta::{self, SlotKind};
 use super::everywhere::goes_everywhere;
 use super::leaves::leaves;
 use super::nodes::{all_empty, why};
@@ -13,7 +13,7 @@ use super::walk::{Bound, ItemsOf, Walk, Which};
 use crate::kernel::{Block, Op, OpKind, visit_ops};
 use crate::program::{PartitionId, Side};
 use crate::rank::RankExpr;
-use crate::warp::{Expr, Grid, LoopId, Node};
+use crate::warp::{Expr, Grid, LoopId, Node, Symbol};
 
 impl Walk<'_, '_> {
     /// A loop over tiles.
@@ -191,14 +191,17 @@ impl Walk<'_, '_> {
             why(
                 "All of the cluster is done with what was loaded here: nothing of it is still on its way to this CTA.",
             ),
-            all_empty(STAGES, Expr::symbol("STAGES", cta.stages())),
+            all_empty(
+                STAGES,
+                Expr::symbol(Symbol::Slots(SlotKind::Stage), cta.stages()),
+            ),
         ]
     }
 
     /// A tile's row or column among all: with `ctas` of a cluster along it, a place is theirs together.
     fn of_cta(&self, place: String, ctas: u32) -> Expr {
         if ctas > 1 {
-            Expr::var(place) * Expr::symbol("CLUSTER", ctas) + Expr::var("multicast_rank")
+            Expr::var(place) * Expr::symbol(Symbol::Cluster, ctas) + Expr::var("multicast_rank")
         } else {
             Expr::var(place)
         }

@@ -7,37 +7,24 @@ use super::walk::Walk;
 use crate::kernel::OpKind;
 use crate::program::{Side, TensorId, Var};
 use crate::value::AccId;
-use crate::warp::{Expr, Field, FragmentOp, Node, Source};
+use crate::warp::{Along, Expr, Field, FragmentOp, Node, Source};
 
 impl Walk<'_, '_> {
     /// Reads ahead what a tile's subtiles read of vectors and scales of rows, of memory that nobody writes during the launch.
     pub(super) fn read_vectors_ahead(&self, pass: &Pass<'_>, var: Var) -> Vec<Node> {
         let all = self.reads(pass, var, 0.into());
         let ahead = all.into_iter().filter_map(|(_, read)| {
-            let (tensor, side, first, end) = match read {
-                FragmentOp::ReadVector {
-                    tensor,
-                    column,
-                    end,
-                    again: false,
-                    ..
-                } => (tensor, Side::Columns, column, end),
-                FragmentOp::ReadRows {
-                    tensor,
-                    row,
-                    end,
-                    again: false,
-                    ..
-                } => (tensor, Side::Rows, row, end),
-                _ => return None,
+            let FragmentOp::Broadcast {
+                tensor,
+                along: Some(along),
+                again: false,
+                ..
+            } = read
+            else {
+                return None;
             };
             let comes = self.b.kernel.buffers[tensor.index()].usage.is_gathered();
-            (!comes).then_some(Node::Fragment(FragmentOp::ReadAhead {
-                tensor,
-                side,
-                first,
-                end,
-            }))
+            (!comes).then_some(Node::Fragment(FragmentOp::ReadAhead { tensor, along }))
         });
         ahead.collect()
     }
@@ -74,26 +61,27 @@ impl Walk<'_, '_> {
                 continue;
             };
             let (acc, name, tensor) = (*acc, self.operand_name(*acc), from.buffer);
-            let read = match self.source(leaf) {
-                Source::Vector => FragmentOp::ReadVector {
-                    acc,
-                    name,
-                    tensor,
-                    column: column.clone(),
-                    end: end(Side::Columns, tensor),
-                    again,
+            let Source::Broadcast(side) = self.source(leaf) else {
+                continue;
+            };
+            // With the first pass's register of a single number, the compiler would keep what it multiplied by it, too.
+            if side.is_none() && !again {
+                continue;
+            }
+            let along = side.map(|side| Along {
+                side,
+                first: match side {
+                    Side::Rows => row.clone(),
+                    Side::Columns => column.clone(),
                 },
-                Source::Rows => FragmentOp::ReadRows {
-                    acc,
-                    name,
-                    tensor,
-                    row: row.clone(),
-                    end: end(Side::Rows, tensor),
-                    again,
-                },
-                // With the first pass's register, the compiler would keep what it multiplied by it, too.
-                Source::Scale if again => FragmentOp::ReadScale { acc, name, tensor },
-                Source::Scale | Source::Product(_) | Source::Subtile | Source::Sum => continue,
+                end: end(side, tensor),
+            });
+            let read = FragmentOp::Broadcast {
+                acc,
+                name,
+                tensor,
+                along,
+                again,
             };
             reads.push((acc, read));
         }
@@ -104,14 +92,16 @@ impl Walk<'_, '_> {
     pub(super) fn read_scales(&self, pass: &Pass<'_>) -> Vec<Node> {
         let mut nodes = Vec::new();
         for leaf in pass.vectors.iter() {
-            if self.source(leaf) != Source::Scale {
+            if self.source(leaf) != Source::Broadcast(None) {
                 continue;
             }
             if let OpKind::Load { acc, from } = &leaf.op.kind {
-                nodes.push(Node::Fragment(FragmentOp::ReadScale {
+                nodes.push(Node::Fragment(FragmentOp::Broadcast {
                     acc: *acc,
                     name: self.operand_name(*acc),
                     tensor: from.buffer,
+                    along: None,
+                    again: false,
                 }));
             }
         }
@@ -125,9 +115,9 @@ impl Walk<'_, '_> {
         };
         let usage = self.b.kernel.buffers[from.buffer.index()].usage;
         match Side::ALL.map(|side| usage.is_same_in(side)) {
-            [true, true] => Source::Scale,
-            [true, false] => Source::Vector,
-            [false, true] => Source::Rows,
+            [true, true] => Source::Broadcast(None),
+            [true, false] => Source::Broadcast(Some(Side::Columns)),
+            [false, true] => Source::Broadcast(Some(Side::Rows)),
             [false, false] => Source::Subtile,
         }
     }

@@ -12,8 +12,8 @@ use crate::program::{HeldRows, Home, Loc, PartitionId, Placement, Side, Slots, T
 use crate::rank::RankExpr;
 use crate::tiling::Tiling;
 use crate::warp::{
-    BATCH, Expr, Field, LoopId, Map, MapId, Node, SchedulerId, Test, View, Whose, identifier,
-    variable,
+    BATCH, Expr, Field, LoopId, Map, MapId, Node, SchedulerId, Symbol, Test, View, Whose,
+    identifier, variable,
 };
 use std::collections::BTreeSet;
 
@@ -95,7 +95,7 @@ impl<'b, 'a> Walk<'b, 'a> {
             tiles_n: None,
             steps: Expr::var("steps"),
             batches: 1.into(),
-            boxes: Expr::symbol("BATCH", BATCH),
+            boxes: Expr::symbol(Symbol::Batch, BATCH),
             scope: Vec::new(),
             at: None,
             declared: Vec::new(),

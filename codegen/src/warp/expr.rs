@@ -1,5 +1,6 @@
 //! The whole numbers a pipeline computes with: evaluated by the verifier, printed by the emitter, from one line.
 
+use super::symbol::Symbol;
 use crate::kernel::DimId;
 use crate::order::Int;
 use crate::program::{CounterId, PartitionId, TensorId};
@@ -10,8 +11,8 @@ use std::ops::{Add, Div, Mul, Rem, Sub};
 pub enum Expr {
     /// A literal.
     Const(u32),
-    /// A constant of the variant, by its name in the text.
-    Symbol(String, u32),
+    /// A constant of the variant.
+    Symbol(Symbol, u32),
     /// Variable that a loop or a `let` binds.
     Var(String),
     /// Number that the host passes at launch.
@@ -162,8 +163,8 @@ pub trait Values {
     /// The index within the current loop over items.
     fn within(&self) -> u32;
     /// A constant's value, unless a smaller case stands for the variant.
-    fn symbol(&self, name: &str, value: u32) -> u32 {
-        let _ = name;
+    fn symbol(&self, symbol: &Symbol, value: u32) -> u32 {
+        let _ = symbol;
         value
     }
 }
@@ -175,8 +176,8 @@ impl Expr {
     }
 
     /// A constant of the variant.
-    pub fn symbol(name: impl Into<String>, value: u32) -> Expr {
-        Expr::Symbol(name.into(), value)
+    pub const fn symbol(symbol: Symbol, value: u32) -> Expr {
+        Expr::Symbol(symbol, value)
     }
 
     /// This rank.
@@ -199,7 +200,7 @@ impl Expr {
     pub fn eval(&self, values: &impl Values) -> u32 {
         match self {
             Expr::Const(value) => *value,
-            Expr::Symbol(name, value) => values.symbol(name, *value),
+            Expr::Symbol(symbol, value) => values.symbol(symbol, *value),
             Expr::Var(name) => values.var(name),
             Expr::Field(field) => values.field(*field),
             Expr::Block => values.block().0,

@@ -1,5 +1,5 @@
 //! Work of a multiplying thread on its fragment of a tile: its accumulators, and what it reads beside them. An
-//! operation of an epilogue is one of these: here is what it is, in `cuda::fragment` its text, in `verify::warp::fragment` its
+//! operation of an epilogue is one of these: here is what it is, in `cuda::fragment` its text, in `proof::warp::fragment` its
 //! meaning, and `sm90::epilogue` makes it.
 
 use super::expr::{Expr, Field};
@@ -13,34 +13,30 @@ use crate::value::{AccId, Value};
 /// One operation on a fragment.
 #[derive(Clone, PartialEq, Debug)]
 pub enum FragmentOp {
-    /// Reads a loaded subtile into registers of its own, in f32 (ordinary loads).
+    /// Reads a loaded subtile, in f32 (ordinary loads).
     ReadSubtile {
         /// The ring.
         ring: RingId,
-        /// Accumulator that the schedule's load fills.
-        acc: AccId,
-        /// The registers' name.
-        name: String,
-        /// The subtile's type.
-        dtype: Dtype,
         /// Part of the slot.
         slot_part: usize,
         /// Box within the part.
         index: Expr,
+        /// The subtile's type.
+        dtype: Dtype,
+        /// Registers that it is read into, or added to.
+        into: ReadInto,
     },
-    /// Reads a subtile's columns of a vector or a scale, each lane those of its accumulators. Ordinary loads, of memory that
-    /// nobody writes during the launch or after a wait for what does; what is beyond the last column reads as zero.
-    ReadVector {
+    /// Reads a vector or a scale, each lane what its accumulators need of it. Ordinary loads, of memory that nobody writes during
+    /// the launch or after a wait for what does; what is beyond the last number reads as zero.
+    Broadcast {
         /// Accumulator that the schedule's load fills.
         acc: AccId,
         /// The registers' name.
         name: String,
-        /// The vector.
+        /// The vector or scale.
         tensor: TensorId,
-        /// First column of the box.
-        column: Expr,
-        /// One past the last column that there is.
-        end: Expr,
+        /// Rows or columns of the subtile that have a number each; all elements have the same one if `None`.
+        along: Option<Along>,
         /// True if the item has read it before, for another pass: no address from then is kept in registers.
         again: bool,
     },
@@ -50,37 +46,8 @@ pub enum FragmentOp {
     ReadAhead {
         /// Tensor that is read later.
         tensor: TensorId,
-        /// The side of the tile that has a number each.
-        side: Side,
-        /// The tile's first row or column.
-        first: Expr,
-        /// One past the last one that there is.
-        end: Expr,
-    },
-    /// Reads a scale. Ordinary loads of memory that nobody writes during the launch.
-    ReadScale {
-        /// Accumulator that the schedule's load fills.
-        acc: AccId,
-        /// The register's name.
-        name: String,
-        /// The scale.
-        tensor: TensorId,
-    },
-    /// Reads a scale of rows, each lane those of its accumulators. Ordinary loads, of memory that nobody writes during the
-    /// launch or after a wait for what does; what is beyond the last row reads as zero.
-    ReadRows {
-        /// Accumulator that the schedule's load fills.
-        acc: AccId,
-        /// The registers' name.
-        name: String,
-        /// The scale.
-        tensor: TensorId,
-        /// First row of the box.
-        row: Expr,
-        /// One past the last row that there is.
-        end: Expr,
-        /// True if the item has read it before, for another pass: no address from then is kept in registers.
-        again: bool,
+        /// Rows or columns of the tile.
+        along: Along,
     },
     /// Registers of its own for the sum of some stored subtiles, at zero.
     StartSum {
@@ -88,19 +55,6 @@ pub enum FragmentOp {
         acc: AccId,
         /// The registers' name.
         name: String,
-    },
-    /// Adds a loaded subtile to those, in f32 (ordinary loads).
-    AddToSum {
-        /// The ring.
-        ring: RingId,
-        /// Accumulator that the schedule's sum fills.
-        acc: AccId,
-        /// The registers' name.
-        name: String,
-        /// The subtile's type.
-        dtype: Dtype,
-        /// Part of the slot.
-        slot_part: usize,
     },
     /// Adds this rank's own term to a sum's registers, in f32: elements of a subtile, rounded as the others' terms were.
     AddOwn {
@@ -158,54 +112,20 @@ pub enum FragmentOp {
         elements: Elements,
         /// Type that they are rounded to.
         dtype: Dtype,
-        /// True if its rows are multiplied by what [`FragmentOp::MakeScales`] made of those elements.
+        /// True if its rows are multiplied by the scales that [`FragmentOp::Quantize`] made of those elements.
         scaled: bool,
     },
-    /// Makes the scales of a subtile's rows, of those of its block's 128 columns that exist, by the rule of the variant. A
-    /// block is the
-    /// subtile, or several subtiles of a product.
-    ///
-    /// CUDA: `scales_make`, an amax by the lanes that share a row. Meaning: registers beside those elements.
-    MakeScales {
+    /// Makes the scales of a subtile's rows, or writes them: one for each row and block of 128 columns, by the rule of the variant.
+    /// A block is the subtile, or several subtiles of a product.
+    Quantize {
         /// Elements of the subtile.
         elements: Elements,
-        /// Subtile of the tile.
+        /// Subtile of the tile; of a block of several, its first where it is sent to a slot.
         part: Expr,
-        /// The block's first column among all, and one past the last that there is.
+        /// First column among all, of the block or of the subtile of a plane, and one past the last that there is.
         columns: [Expr; 2],
-    },
-    /// Writes the scales of a subtile's rows to their plane, of those that exist; behind the last of all rows zeros, to the end of
-    /// the line. Ordinary stores of memory that nobody reads during the launch.
-    WriteScales {
-        /// The plane.
-        tensor: TensorId,
-        /// Elements of the subtile.
-        elements: Elements,
-        /// Subtile of the tile.
-        part: Expr,
-        /// The subtile's first row among all, and one past the last that there is.
-        rows: [Expr; 2],
-        /// All rows, and how long a line is.
-        all: [Expr; 2],
-        /// The subtile's first column among all, and one past the last that there is: beyond it are no scales.
-        columns: [Expr; 2],
-    },
-    /// Writes the scales of a block's rows beside a slot of partial sums, of those that exist. Ordinary stores, before the
-    /// arrival that
-    /// says that the subtile is written: what the storing thread announces comes after both.
-    SendScales {
-        /// The plane.
-        tensor: TensorId,
-        /// Elements that are stored.
-        elements: Elements,
-        /// The block's first subtile.
-        part: Expr,
-        /// The rank whose memory it is in, and the slot.
-        to: [Expr; 2],
-        /// The first row in the chunk, and one past the last that there is.
-        rows: [Expr; 2],
-        /// The block's first column among all, and one past the last that there is.
-        columns: [Expr; 2],
+        /// Where they go.
+        to: ScalesTo,
     },
     /// Reads the scales of a tile of partial sums in this rank's memory, each lane those of its rows. Ordinary loads, after
     /// a wait for
@@ -224,7 +144,7 @@ pub enum FragmentOp {
     ///
     /// CUDA: `amax_take`, an atomic maximum of bits for each warp, as signed integers: NaN is the largest of all, and a start with
     /// its sign bit set is the least. Meaning: in any order, and complete when the launch is.
-    TakeAmax {
+    Amax {
         /// The amax.
         tensor: TensorId,
         /// Elements of the subtile.
@@ -259,21 +179,71 @@ pub enum FragmentOp {
         /// Subtile of the tile.
         part: Expr,
     },
-    /// Adds a loaded subtile to accumulators, in f32 (ordinary loads), each code times its scale, a product in f32, if
-    /// [`FragmentOp::ReadTileScales`] read some.
-    AddSubtile {
-        /// The ring.
-        ring: RingId,
-        /// Part of the slot.
-        slot_part: usize,
-        /// Box within the part.
-        index: Expr,
+}
+
+/// Numbers along one side of a tile or subtile.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Along {
+    /// The side that has a number for each row or column.
+    pub side: Side,
+    /// First row or column.
+    pub first: Expr,
+    /// One past the last one that there is.
+    pub end: Expr,
+}
+
+/// Registers that a loaded subtile is read into.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ReadInto {
+    /// Registers of its own.
+    Own {
+        /// Accumulator that the schedule's load fills.
+        acc: AccId,
+        /// The registers' name.
+        name: String,
+    },
+    /// Added to a sum that [`FragmentOp::StartSum`] began.
+    Sum {
+        /// Accumulator that the schedule's sum fills.
+        acc: AccId,
+        /// The registers' name.
+        name: String,
+    },
+    /// Added to a subtile's accumulators.
+    Product {
         /// Subtile of the tile.
         part: Expr,
-        /// The type it is stored in.
-        dtype: Dtype,
-        /// True if it has scales.
+        /// True if each code is multiplied by its scale first, a product in f32: [`FragmentOp::ReadTileScales`] read them.
         scaled: bool,
+    },
+}
+
+/// Place that computed scales are brought to.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ScalesTo {
+    /// Registers beside the elements that they are made of: of those of the block's 128 columns that exist.
+    ///
+    /// CUDA: `scales_make`, an amax by the lanes that share a row.
+    Registers,
+    /// The plane of an output, from registers: of rows that exist; behind the last of all rows zeros, to the end of the line.
+    /// Ordinary stores of memory that nobody reads during the launch.
+    Plane {
+        /// The plane.
+        tensor: TensorId,
+        /// The subtile's first row among all, and one past the last that there is.
+        rows: [Expr; 2],
+        /// All rows, and how long a line is.
+        all: [Expr; 2],
+    },
+    /// Beside a slot of partial sums, from registers: of rows that exist. Ordinary stores, before the arrival that says that the
+    /// subtile is written: what the storing thread announces comes after both.
+    Slot {
+        /// The plane.
+        tensor: TensorId,
+        /// The rank whose memory it is in, and the slot.
+        to: [Expr; 2],
+        /// The first row in the chunk, and one past the last that there is.
+        rows: [Expr; 2],
     },
 }
 
@@ -284,37 +254,26 @@ impl FragmentOp {
             FragmentOp::WriteSubtile { part, .. }
             | FragmentOp::AddOwn { part, .. }
             | FragmentOp::Apply { part, .. } => vec![part],
-            FragmentOp::ReadSubtile { index, .. } => vec![index],
-            FragmentOp::ReadVector { column, end, .. } => vec![column, end],
-            FragmentOp::ReadRows { row, end, .. } => vec![row, end],
-            FragmentOp::ReadAhead { first, end, .. } => vec![first, end],
-            FragmentOp::ReadScale { .. }
-            | FragmentOp::Promote { .. }
-            | FragmentOp::StartSum { .. }
-            | FragmentOp::AddToSum { .. } => Vec::new(),
+            FragmentOp::ReadSubtile { index, into, .. } => match into {
+                ReadInto::Own { .. } | ReadInto::Sum { .. } => vec![index],
+                ReadInto::Product { part, .. } => vec![index, part],
+            },
+            FragmentOp::Broadcast { along, .. } => {
+                let along = along.iter();
+                along.flat_map(|at| [&at.first, &at.end]).collect()
+            }
+            FragmentOp::ReadAhead { along, .. } => vec![&along.first, &along.end],
+            FragmentOp::Promote { .. } | FragmentOp::StartSum { .. } => Vec::new(),
             FragmentOp::ReadBlocks { number, begin, .. } => vec![number, begin],
-            FragmentOp::MakeScales { part, columns, .. } => {
-                [part].into_iter().chain(columns).collect()
-            }
-            FragmentOp::WriteScales {
-                part,
-                rows,
-                all,
-                columns,
-                ..
+            FragmentOp::Quantize {
+                part, columns, to, ..
             } => {
-                let sides = rows.iter().chain(all).chain(columns);
-                [part].into_iter().chain(sides).collect()
-            }
-            FragmentOp::SendScales {
-                part,
-                to,
-                rows,
-                columns,
-                ..
-            } => {
-                let sides = to.iter().chain(rows).chain(columns);
-                [part].into_iter().chain(sides).collect()
+                let sides: Vec<&Expr> = match to {
+                    ScalesTo::Registers => Vec::new(),
+                    ScalesTo::Plane { rows, all, .. } => rows.iter().chain(all).collect(),
+                    ScalesTo::Slot { to, rows, .. } => to.iter().chain(rows).collect(),
+                };
+                [part].into_iter().chain(sides).chain(columns).collect()
             }
             FragmentOp::ReadTileScales {
                 slot,
@@ -322,16 +281,13 @@ impl FragmentOp {
                 columns,
                 ..
             } => [slot].into_iter().chain(rows).chain(columns).collect(),
-            FragmentOp::TakeAmax {
+            FragmentOp::Amax {
                 part,
                 rows,
                 columns,
                 ..
             } => [part].into_iter().chain(rows).chain(columns).collect(),
-            FragmentOp::AddSubtile { index, part, .. }
-            | FragmentOp::AddPartial { index, part, .. } => {
-                vec![index, part]
-            }
+            FragmentOp::AddPartial { index, part, .. } => vec![index, part],
             FragmentOp::SendPartial {
                 to, index, part, ..
             } => vec![to, index, part],
@@ -343,49 +299,67 @@ impl FragmentOp {
         match self {
             FragmentOp::ReadSubtile { ring, .. }
             | FragmentOp::ReadBlocks { ring, .. }
-            | FragmentOp::AddToSum { ring, .. }
             | FragmentOp::WriteSubtile { ring, .. }
-            | FragmentOp::AddSubtile { ring, .. }
             | FragmentOp::SendPartial { ring, .. }
             | FragmentOp::AddPartial { ring, .. } => Some(*ring),
-            FragmentOp::ReadVector { .. }
-            | FragmentOp::ReadScale { .. }
+            FragmentOp::Broadcast { .. }
             | FragmentOp::ReadAhead { .. }
-            | FragmentOp::ReadRows { .. }
             | FragmentOp::StartSum { .. }
             | FragmentOp::AddOwn { .. }
             | FragmentOp::Promote { .. }
-            | FragmentOp::TakeAmax { .. }
-            | FragmentOp::MakeScales { .. }
-            | FragmentOp::WriteScales { .. }
-            | FragmentOp::SendScales { .. }
+            | FragmentOp::Amax { .. }
+            | FragmentOp::Quantize { .. }
             | FragmentOp::ReadTileScales { .. }
+            | FragmentOp::Apply { .. } => None,
+        }
+    }
+
+    /// The plane beside a slot of partial sums that it reads or writes, if it does.
+    pub(crate) const fn plane_of_slots(&self) -> Option<TensorId> {
+        match self {
+            FragmentOp::Quantize {
+                to: ScalesTo::Slot { tensor, .. },
+                ..
+            }
+            | FragmentOp::ReadTileScales { tensor, .. } => Some(*tensor),
+            FragmentOp::Quantize { .. }
+            | FragmentOp::ReadSubtile { .. }
+            | FragmentOp::ReadBlocks { .. }
+            | FragmentOp::WriteSubtile { .. }
+            | FragmentOp::SendPartial { .. }
+            | FragmentOp::AddPartial { .. }
+            | FragmentOp::Broadcast { .. }
+            | FragmentOp::ReadAhead { .. }
+            | FragmentOp::StartSum { .. }
+            | FragmentOp::AddOwn { .. }
+            | FragmentOp::Promote { .. }
+            | FragmentOp::Amax { .. }
             | FragmentOp::Apply { .. } => None,
         }
     }
 
     /// Fields of the launch that it needs besides its numbers.
     pub(crate) fn fields(&self) -> Vec<Field> {
+        if let Some(plane) = self.plane_of_slots() {
+            return vec![Field::Vector(plane), Field::Line(plane), Field::Me];
+        }
         match self {
-            FragmentOp::ReadVector { tensor, .. }
-            | FragmentOp::ReadScale { tensor, .. }
-            | FragmentOp::ReadRows { tensor, .. }
+            FragmentOp::Broadcast { tensor, .. }
             | FragmentOp::ReadAhead { tensor, .. }
-            | FragmentOp::WriteScales { tensor, .. }
-            | FragmentOp::TakeAmax { tensor, .. } => vec![Field::Vector(*tensor)],
-            FragmentOp::SendScales { tensor, .. } | FragmentOp::ReadTileScales { tensor, .. } => {
-                vec![Field::Vector(*tensor), Field::Line(*tensor), Field::Me]
-            }
-            FragmentOp::ReadSubtile { .. }
+            | FragmentOp::Amax { tensor, .. }
+            | FragmentOp::Quantize {
+                to: ScalesTo::Plane { tensor, .. },
+                ..
+            } => vec![Field::Vector(*tensor)],
+            FragmentOp::Quantize { .. }
+            | FragmentOp::ReadTileScales { .. }
+            | FragmentOp::ReadSubtile { .. }
             | FragmentOp::StartSum { .. }
-            | FragmentOp::AddToSum { .. }
             | FragmentOp::AddOwn { .. }
             | FragmentOp::ReadBlocks { .. }
             | FragmentOp::Promote { .. }
-            | FragmentOp::MakeScales { .. }
             | FragmentOp::Apply { .. }
             | FragmentOp::WriteSubtile { .. }
-            | FragmentOp::AddSubtile { .. }
             | FragmentOp::SendPartial { .. }
             | FragmentOp::AddPartial { .. } => Vec::new(),
         }
@@ -438,14 +412,10 @@ pub struct Param {
 pub enum Source {
     /// The accumulators of one of the item's products.
     Product(usize),
-    /// [`FragmentOp::ReadSubtile`]
+    /// [`ReadInto::Own`]
     Subtile,
-    /// [`FragmentOp::AddToSum`]
+    /// [`ReadInto::Sum`]
     Sum,
-    /// [`FragmentOp::ReadVector`]
-    Vector,
-    /// [`FragmentOp::ReadScale`]
-    Scale,
-    /// [`FragmentOp::ReadRows`]
-    Rows,
+    /// [`FragmentOp::Broadcast`], along that side, or of one number.
+    Broadcast(Option<Side>),
 }

@@ -25,19 +25,23 @@ mod node;
 mod ring;
 mod scheduler;
 mod spelling;
+mod symbol;
 mod text;
 mod visit;
 
-pub use crate::sm90::cta::{BLOCK_ROWS, CONSUMERS, PARTIAL_BOX_ROWS, RunBy, STAGING_COLUMNS};
+pub use crate::sm90::cta::{
+    BLOCK_ROWS, CONSUMERS, PARTIAL_BOX_ROWS, RunBy, STAGING_COLUMNS, SlotKind,
+};
 pub use crate::tiling::{Subtile, Tile};
 pub use expr::{Expr, Field, MOST_STEPS, Op, OrderId, Test, Values};
-pub use fragment::{Elements, Epilogue, FragmentOp, Param, Source};
+pub use fragment::{Along, Elements, Epilogue, FragmentOp, Param, ReadInto, ScalesTo, Source};
 pub use node::{At, Grid, Map, MapId, Node, Note, PartialBoxes, Phase, Slot, Unroll, View, Whose};
 pub use ring::{Barrier, BarrierId, Buffer, MulticastArrivals, Part, Ring, RingId, Scope, Side};
 pub use scheduler::{Ctas, ItemLoop, LoopId, Scheduler, SchedulerId};
 pub(crate) use spelling::{
     Spelling, counter_name, factor, field_name, identifier, number, test, variable,
 };
+pub use symbol::{Symbol, TileNumber};
 
 use crate::checked::{Checked, Subject};
 use crate::dtype::Dtype;
@@ -131,7 +135,11 @@ impl Comm {
 impl CommRole {
     /// Their number, as an expression of the kernel's text.
     pub fn count(&self) -> Expr {
-        Expr::symbol(&self.symbol, self.ctas)
+        let symbol = Symbol::Ctas {
+            role: self.role,
+            name: self.symbol.clone(),
+        };
+        Expr::symbol(symbol, self.ctas)
     }
 }
 
@@ -228,12 +236,14 @@ impl Pipeline {
 
     /// The constant that says how many rows a loop's tiles have, by the loop's tiling.
     pub(crate) fn tile_rows(&self, tiling: usize) -> String {
-        self.constant(tiling, "TILE_M", |tiling| tiling.tile().rows)
+        self.constant(tiling, TileNumber::Rows.name(), |tiling| tiling.tile().rows)
     }
 
     /// The constant that says how many columns a loop's tiles have, by the loop's tiling.
     pub(crate) fn tile_columns(&self, tiling: usize) -> String {
-        self.constant(tiling, "TILE_N", |tiling| tiling.tile().columns)
+        self.constant(tiling, TileNumber::Columns.name(), |tiling| {
+            tiling.tile().columns
+        })
     }
 
     /// The name of a constant that may be a loop's own, by the loop's tiling.
@@ -417,7 +427,7 @@ impl Pipeline {
 /// CTAs of a cluster in the text: those that share steps, or those that load together.
 pub(crate) fn cluster(cta: &Cta) -> Expr {
     match cta.split() {
-        1 => Expr::symbol("CLUSTER", cta.multicast_group()),
-        split => Expr::symbol("SPLIT", split),
+        1 => Expr::symbol(Symbol::Cluster, cta.multicast_group()),
+        split => Expr::symbol(Symbol::Split, split),
     }
 }

@@ -1,6 +1,6 @@
 //! Rings: slots of shared memory that warps fill and empty, with their barriers.
 
-use crate::sm90::cta::Region;
+use crate::sm90::cta::{Region, SlotKind};
 use crate::tiling::Tiling;
 
 /// An index into [`super::Pipeline::rings`].
@@ -42,10 +42,8 @@ pub enum Side {
 /// Slots that warps use cyclically: one fills a slot, another one empties it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ring {
-    /// Name of a slot: `stage`, `subtile`, `staging`.
-    pub name: &'static str,
-    /// The constant of the text that says how many slots there are.
-    pub count: &'static str,
+    /// Kind of its slots.
+    pub of: SlotKind,
     /// Number of slots.
     pub slots: u32,
     /// Number of sets of so many slots: one, or one a consumer. Full and empty barriers are each set's own, so a phase is a
@@ -231,10 +229,12 @@ impl Ring {
 
     /// Name of one of its slots in reports.
     pub fn slot_name(&self) -> &'static str {
-        match self.name {
-            "split_partial" => "split-K partial",
-            "staging" => "staging buffer",
-            name => name,
+        match self.of {
+            SlotKind::SplitPartial => "split-K partial",
+            SlotKind::Staging => "staging buffer",
+            SlotKind::Stage | SlotKind::Subtile | SlotKind::SpareStaging | SlotKind::Tile => {
+                self.of.name()
+            }
         }
     }
 

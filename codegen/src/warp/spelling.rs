@@ -33,7 +33,8 @@ pub(crate) fn factor(expr: &Expr, names: &impl Spelling) -> String {
 fn inside(expr: &Expr, outer: u8, names: &impl Spelling) -> String {
     match expr {
         Expr::Const(value) => value.to_string(),
-        Expr::Symbol(name, _) | Expr::Var(name) => name.clone(),
+        Expr::Symbol(symbol, _) => symbol.name().into_owned(),
+        Expr::Var(name) => name.clone(),
         Expr::Field(field) => names.field(*field),
         Expr::Block => names.block().into(),
         Expr::Blocks => names.blocks().into(),
@@ -160,7 +161,7 @@ const OWN: &str = "T acc advance again all_steps arrive arrive_on at auto barrie
     late_join launch_dependents load m mbarrier_init_fence me min mn_major multicast_add multicast_rank multicast_store multicast_sum multiply my_tiles my_tiles_m n next \
     next_ping_pong nullptr of_other oldest order order_at orderbarrier part partial_add partial_box_rows \
     partial_chunk partial_send phase piece pieces pipelinestate place plan pragma previous registers_give \
-    registers_take relaxed return role row row_major rows rows_of rule rulenumbers scales scales_make scales_read scales_write scheduler scope sending sent shared shared_address \
+    registers_take relaxed return role row row_major rows rows_of rule rulenumbers scale_line_stride scale_stride scales scales_make scales_read scales_write scheduler scope sending sent shared shared_address \
     shared_bytes slice slice_bytes slice_n smem_spare_staging smem_split_partial smem_staging smem_stored smem_subtile \
     spare_staging spare_staging_at spare_staging_bytes spare_staging_full spare_staging_full_at spare_staging_slots split split_partial \
     split_partial_at split_partial_bytes split_partial_empty split_partial_full split_partial_full_at \
@@ -173,8 +174,8 @@ const OWN: &str = "T acc advance again all_steps arrive arrive_on at auto barrie
     tensormap threadidx tile tile_empty tile_empty_at tile_full tile_full_at tile_k tile_m tile_n tiles tiles_m \
     tiles_n tilescheduler tma_commit tma_load tma_load_multicast_partial tma_load_partial tma_prefetch_map \
     tma_store tma_wait tma_wait_read typedef u u32 u64 u8 unroll unsignalled vector_index vector_read vector_read_ahead void wait \
-    wait_prerequisites warp warp_index watch wgmma_64_rows wgmma_commit wgmma_descriptor wgmma_descriptor_mn_major \
-    wgmma_fence wgmma_k_step wgmma_m64k16 wgmma_m64k32 wgmma_mn_major_k_step wgmma_wait what within world";
+    wait_prerequisites warp warp_index watch wgmma_64_rows wgmma_at wgmma_commit wgmma_descriptor wgmma_descriptor_mn_major \
+    wgmma_fence wgmma_k_step wgmma_m64k16 wgmma_m64k32 wgmma_mn_major_k_step wgmma_row wgmma_wait what within world";
 
 /// Variables of loops that every schedule with credits has, and most schedules.
 const LOOPS: [&str; 2] = ["chunk", "peer"];

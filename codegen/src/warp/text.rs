@@ -476,7 +476,7 @@ impl Printer<'_> {
     }
 
     fn ring(&self, ring: RingId) -> &'static str {
-        self.pipeline.ring(ring).name
+        self.pipeline.ring(ring).of.name()
     }
 
     fn tiling(&self) -> &Tiling {
@@ -504,10 +504,10 @@ impl Printer<'_> {
     fn part(&self, ring: RingId, part: usize, index: &Expr) -> String {
         let ring = self.pipeline.ring(ring);
         let part = &ring.part(self.tiling, part).name;
-        let whole = if part == ring.name {
+        let whole = if part == ring.of.name() {
             part.clone()
         } else {
-            format!("{}.{part}", ring.name)
+            format!("{}.{part}", ring.of.name())
         };
         if *index == Expr::Const(0) {
             whole

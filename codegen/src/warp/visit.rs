@@ -18,51 +18,18 @@ impl Node {
 
     /// The nodes it encloses.
     pub fn body(&self) -> &[Node] {
-        match self {
-            Node::Ranks { body, .. }
-            | Node::Others { body, .. }
-            | Node::Schedule { body, .. }
-            | Node::Items { body, .. }
-            | Node::For { body, .. }
-            | Node::If { body, .. }
-            | Node::Ahead { body, .. }
-            | Node::LastCta { body, .. } => body,
-            Node::Note(_)
-            | Node::Let { .. }
-            | Node::Await { .. }
-            | Node::TestWait { .. }
-            | Node::AwaitTested { .. }
-            | Node::Expect { .. }
-            | Node::Arrive { .. }
-            | Node::Advance { .. }
-            | Node::Skip { .. }
-            | Node::Release { .. }
-            | Node::AwaitOrder
-            | Node::ArriveOrder
-            | Node::Load { .. }
-            | Node::Store { .. }
-            | Node::Commit
-            | Node::AwaitRead { .. }
-            | Node::AwaitStores { .. }
-            | Node::MmaFence
-            | Node::Mma { .. }
-            | Node::MmaCommit
-            | Node::MmaWait { .. }
-            | Node::Accumulators
-            | Node::Fragment(_)
-            | Node::FenceShared
-            | Node::SyncWarp
-            | Node::CopyScales { .. }
-            | Node::CounterWait { .. }
-            | Node::FenceGlobal
-            | Node::FenceAlias
-            | Node::CounterAdvance { .. }
-            | Node::CounterAdd { .. }
-            | Node::Defer { .. }
-            | Node::Flush { .. }
-            | Node::AwaitLaunches
-            | Node::SyncCta
-            | Node::SyncCluster => &[],
+        if let Node::Ranks { body, .. }
+        | Node::Others { body, .. }
+        | Node::Schedule { body, .. }
+        | Node::Items { body, .. }
+        | Node::For { body, .. }
+        | Node::If { body, .. }
+        | Node::Ahead { body, .. }
+        | Node::LastCta { body, .. } = self
+        {
+            body
+        } else {
+            &[]
         }
     }
 

@@ -92,7 +92,7 @@ fn each_subtile_is_measured_before_its_scale() {
         let pipeline = pipeline.unwrap_or_else(|error| panic!("{name} {variant}: {error}"));
         let mut taken = Vec::new();
         pipeline.visit(|node| {
-            if let Node::Fragment(FragmentOp::TakeAmax { elements, .. }) = node {
+            if let Node::Fragment(FragmentOp::Amax { elements, .. }) = node {
                 taken.push(*elements);
             }
         });

@@ -54,18 +54,18 @@ fn a_step_reads_its_scales_from_its_stage() {
     insta::assert_snapshot!(of_scales(&text("gemm", &variant(Scales::Blocks1d2d, (128, 128)))), @"
     constexpr u32 STAGES = 5;  // stages of x and w and x_scale and w_scale in flight
     constexpr u32 SCALE_BLOCK = 128;  // elements of K, and rows of a square, that have one scale
-    const __grid_constant__ TensorMap x_scale,  // mine, in one piece; boxes of 1x128
-    const __grid_constant__ TensorMap w_scale,  // mine, in one piece; boxes of 1x4
+    const __grid_constant__ TensorMap x_scale,  // own memory, one matrix; boxes of 1x128
+    const __grid_constant__ TensorMap w_scale,  // own memory, one matrix; boxes of 1x4
     const Buffer<X_SCALE_AT, X_SCALE_BYTES> smem_x_scale = {base};
     const Buffer<W_SCALE_AT, W_SCALE_BYTES> smem_w_scale = {base};
     tma_prefetch_map(x_scale);
     tma_prefetch_map(w_scale);
     fence_async_shared();
-    tma_load(smem_x_scale[stage.index], x_scale, full.at, t.row * TILE_M, step, 0, 0);
+    tma_load(smem_x_scale[stage.index], x_scale, full.at, t.row * TILE_M, step);
     tma_load(smem_w_scale[stage.index], w_scale, full.at, step / 4 * 4,
     float x_scales[2];
     scales_on_m(x_scales, smem_x_scale[stage.index], first_row, lane);
-    const float w_scales = scale_of_block(smem_w_scale[stage.index] + (step % 4) * 4);
+    const float w_scales = scale_of_block(smem_w_scale[stage.index] + (step % 4) * SCALE_STRIDE);
     add_scaled(acc[i], short_acc[i], x_scales[vector_index_transposed(i)], w_scales);
     fence_async_shared();
     ");
@@ -78,18 +78,18 @@ fn every_side_has_its_scales() {
     insta::assert_snapshot!(lines(Scales::Blocks1d2d, (256, 128)), @"
     constexpr u32 STAGES = 3;  // stages of x and w and x_scale and w_scale in flight
     constexpr u32 SCALE_BLOCK = 128;  // elements of K, and rows of a square, that have one scale
-    const __grid_constant__ TensorMap x_scale,  // mine, in one piece; boxes of 1x256
-    const __grid_constant__ TensorMap w_scale,  // mine, in one piece; boxes of 1x4
+    const __grid_constant__ TensorMap x_scale,  // own memory, one matrix; boxes of 1x256
+    const __grid_constant__ TensorMap w_scale,  // own memory, one matrix; boxes of 1x4
     const Buffer<X_SCALE_AT, X_SCALE_BYTES> smem_x_scale = {base};
     const Buffer<W_SCALE_AT, W_SCALE_BYTES> smem_w_scale = {base};
     tma_prefetch_map(x_scale);
     tma_prefetch_map(w_scale);
     fence_async_shared();
-    tma_load(smem_x_scale[stage.index], x_scale, full.at, t.row * TILE_M, step, 0, 0);
+    tma_load(smem_x_scale[stage.index], x_scale, full.at, t.row * TILE_M, step);
     tma_load(smem_w_scale[stage.index], w_scale, full.at, step / 4 * 4,
     float x_scales[BLOCKS][2];
     scales_on_m(x_scales[block], smem_x_scale[stage.index], first_row + block * 64, lane);
-    const float w_scales = scale_of_block(smem_w_scale[stage.index] + (step % 4) * 4);
+    const float w_scales = scale_of_block(smem_w_scale[stage.index] + (step % 4) * SCALE_STRIDE);
     add_scaled(acc[0][i], short_acc[i], x_scales[0][vector_index_transposed(i)], w_scales);
     add_scaled(acc[1][i], short_acc[i], x_scales[1][vector_index_transposed(i)], w_scales);
     fence_async_shared();
@@ -97,19 +97,20 @@ fn every_side_has_its_scales() {
     insta::assert_snapshot!(lines(Scales::Blocks1d2d, (128, 256)), @"
     constexpr u32 STAGES = 3;  // stages of x and w and x_scale and w_scale in flight
     constexpr u32 SCALE_BLOCK = 128;  // elements of K, and rows of a square, that have one scale
-    const __grid_constant__ TensorMap x_scale,  // mine, in one piece; boxes of 1x128
-    const __grid_constant__ TensorMap w_scale,  // mine, in one piece; boxes of 2x4
+    const __grid_constant__ TensorMap x_scale,  // own memory, one matrix; boxes of 1x128
+    const __grid_constant__ TensorMap w_scale,  // own memory, one matrix; boxes of 2x4
     const Buffer<X_SCALE_AT, X_SCALE_BYTES> smem_x_scale = {base};
     const Buffer<W_SCALE_AT, W_SCALE_BYTES> smem_w_scale = {base};
     tma_prefetch_map(x_scale);
     tma_prefetch_map(w_scale);
     fence_async_shared();
-    tma_load(smem_x_scale[stage.index], x_scale, full.at, t.row * TILE_M, step, 0, 0);
+    tma_load(smem_x_scale[stage.index], x_scale, full.at, t.row * TILE_M, step);
     tma_load(smem_w_scale[stage.index], w_scale, full.at, step / 4 * 4,
     float x_scales[2];
     scales_on_m(x_scales, smem_x_scale[stage.index], first_row, lane);
     float w_scales[TILE_N / SCALE_BLOCK];
-    w_scales[i] = scale_of_block(smem_w_scale[stage.index] + (step % 4) * 4 + i * 16);
+    w_scales[i] =
+    scale_of_block(smem_w_scale[stage.index] + (step % 4) * SCALE_STRIDE + i * SCALE_LINE_STRIDE);
     add_scaled(acc[i], short_acc[i], x_scales[vector_index_transposed(i)],
     w_scales[(i) / (SCALE_BLOCK / 2)]);
     add_scaled(acc[i + (TILE_N / 2 / 2)], short_acc[i], x_scales[vector_index_transposed(i)],
@@ -118,15 +119,15 @@ fn every_side_has_its_scales() {
     ");
     insta::assert_snapshot!(lines(Scales::Blocks1d1d, (128, 128)), @"
     constexpr u32 STAGES = 5;  // stages of x and w and x_scale and w_scale in flight
-    const __grid_constant__ TensorMap x_scale,  // mine, in one piece; boxes of 1x128
-    const __grid_constant__ TensorMap w_scale,  // mine, in one piece; boxes of 1x128
+    const __grid_constant__ TensorMap x_scale,  // own memory, one matrix; boxes of 1x128
+    const __grid_constant__ TensorMap w_scale,  // own memory, one matrix; boxes of 1x128
     const Buffer<X_SCALE_AT, X_SCALE_BYTES> smem_x_scale = {base};
     const Buffer<W_SCALE_AT, W_SCALE_BYTES> smem_w_scale = {base};
     tma_prefetch_map(x_scale);
     tma_prefetch_map(w_scale);
     fence_async_shared();
-    tma_load(smem_x_scale[stage.index], x_scale, full.at, t.row * TILE_M, step, 0, 0);
-    tma_load(smem_w_scale[stage.index], w_scale, full.at, t.column * TILE_N, step, 0, 0);
+    tma_load(smem_x_scale[stage.index], x_scale, full.at, t.row * TILE_M, step);
+    tma_load(smem_w_scale[stage.index], w_scale, full.at, t.column * TILE_N, step);
     float x_scales[2];
     scales_on_m(x_scales, smem_x_scale[stage.index], first_row, lane);
     float w_scales[TILE_N / 4];
@@ -137,19 +138,19 @@ fn every_side_has_its_scales() {
     insta::assert_snapshot!(lines(Scales::Blocks1d2d, (16, 256)), @"
     constexpr u32 STAGES = 6;  // stages of x and w and x_scale and w_scale in flight
     constexpr u32 SCALE_BLOCK = 128;  // elements of K, and rows of a square, that have one scale
-    const __grid_constant__ TensorMap x_scale,  // mine, in one piece; boxes of 1x16
-    const __grid_constant__ TensorMap w_scale,  // mine, in one piece; boxes of 2x4
+    const __grid_constant__ TensorMap x_scale,  // own memory, one matrix; boxes of 1x16
+    const __grid_constant__ TensorMap w_scale,  // own memory, one matrix; boxes of 2x4
     const Buffer<X_SCALE_AT, X_SCALE_BYTES> smem_x_scale = {base};
     const Buffer<W_SCALE_AT, W_SCALE_BYTES> smem_w_scale = {base};
     tma_prefetch_map(x_scale);
     tma_prefetch_map(w_scale);
     fence_async_shared();
-    tma_load(smem_x_scale[stage.index], x_scale, full.at, t.row * TILE_M, step, 0, 0);
+    tma_load(smem_x_scale[stage.index], x_scale, full.at, t.row * TILE_M, step);
     tma_load(smem_w_scale[stage.index], w_scale, full.at, step / 4 * 4,
     float x_scales[TILE_M / 4];
     scales_on_n<TILE_M>(x_scales, smem_x_scale[stage.index], lane);
     const float w_scales =
-    scale_of_block(smem_w_scale[stage.index] + (step % 4) * 4 + first_column / SCALE_BLOCK * 16);
+    scale_of_block(smem_w_scale[stage.index] + (step % 4) * SCALE_STRIDE
     add_scaled(acc[block][i], short_acc[block][i], x_scales[vector_index(i)], w_scales);
     fence_async_shared();
     ");

@@ -35,17 +35,17 @@ fn text(name: &str, scales: Scales, tile: (u32, u32)) -> String {
 #[test]
 fn a_tile_has_one_of_two_numbers_for_as_many_columns_as_begin_alike() {
     insta::assert_snapshot!(text("gemm", Scales::Blocks1d2d, (128, 192)), @"
-    const __grid_constant__ TensorMap x_scale,  // mine, in one piece; boxes of 1x128
-    const __grid_constant__ TensorMap w_scale,  // mine, in one piece; boxes of 2x4
-    scales_across<64, SCALE_BLOCK>(w_scales, smem_w_scale[stage.index] + (step % 4) * 4,
+    const __grid_constant__ TensorMap x_scale,  // own memory, one matrix; boxes of 1x128
+    const __grid_constant__ TensorMap w_scale,  // own memory, one matrix; boxes of 2x4
+    scales_across<64, SCALE_BLOCK>(w_scales, smem_w_scale[stage.index] + (step % 4) * SCALE_STRIDE,
     add_scaled(acc[i], short_acc[i], x_scales[vector_index_transposed(i)], w_scales[(i) / 32]);
     ");
     // Operands are swapped: rows are along the instruction's N side.
     insta::assert_snapshot!(text("gemm", Scales::Blocks2d1d, (144, 128)), @"
-    const __grid_constant__ TensorMap x_scale,  // mine, in one piece; boxes of 2x4
-    const __grid_constant__ TensorMap w_scale,  // mine, in one piece; boxes of 1x128
-    tma_load(smem_x_scale[stage.index], x_scale, full.at, step / 4 * 4, t.row * TILE_M / SCALE_BLOCK,
-    scales_across<16, SCALE_BLOCK>(x_scales, smem_x_scale[stage.index] + (step % 4) * 4,
+    const __grid_constant__ TensorMap x_scale,  // own memory, one matrix; boxes of 2x4
+    const __grid_constant__ TensorMap w_scale,  // own memory, one matrix; boxes of 1x128
+    tma_load(smem_x_scale[stage.index], x_scale, full.at, step / 4 * 4, t.row * TILE_M / SCALE_BLOCK);
+    scales_across<16, SCALE_BLOCK>(x_scales, smem_x_scale[stage.index] + (step % 4) * SCALE_STRIDE,
     add_scaled(acc[i], short_acc[i], x_scales[(i) / 8], w_scales[vector_index_transposed(i)]);
     ");
 }

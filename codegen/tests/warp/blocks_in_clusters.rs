@@ -6,7 +6,7 @@ use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::variant::{Scales, Variant};
-use counterflow_codegen::warp::{Expr, Node, Pipeline, Scope, Test};
+use counterflow_codegen::warp::{Expr, Node, Pipeline, Scope, SlotKind, Test};
 use counterflow_codegen::{cuda, sm90, verify};
 
 fn gemm(tile: (u32, u32), cluster: (u32, u32)) -> Program {
@@ -61,7 +61,7 @@ fn a_step_of_a_cluster() {
     stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
     tma_load_multicast_partial<PARTIAL_BOX_ROWS, TILE_M / CLUSTER>(smem_x[stage.index]
     tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_w[stage.index], w, w_partial_box, w_rows, full.at,
-    tma_load(smem_x_scale[stage.index], x_scale, full.at, t.row * TILE_M, step, 0, 0);
+    tma_load(smem_x_scale[stage.index], x_scale, full.at, t.row * TILE_M, step);
     tma_load(smem_w_scale[stage.index], w_scale, full.at, step / 4 * 4,
     stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
     if (lane < CLUSTER) stage_empty[stage.index].arrive_on(lane);
@@ -85,7 +85,7 @@ fn broken(break_it: impl FnOnce(&mut Pipeline)) -> String {
 fn scales_that_others_might_overwrite() {
     // An arrival that orders no ordinary reads.
     insta::assert_snapshot!(broken(|pipeline| {
-        let stages = pipeline.rings.iter_mut().find(|ring| ring.name == "stage");
+        let stages = pipeline.rings.iter_mut().find(|ring| ring.of == SlotKind::Stage);
         let empty = stages.and_then(|ring| ring.empty.as_mut());
         let empty = empty.expect("a barrier of empty stages");
         assert_eq!(empty.scope, Scope::Own);

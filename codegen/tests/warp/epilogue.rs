@@ -7,13 +7,13 @@ use counterflow_codegen::dtype::Dtype::{self, Bf16, F32};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::Plan;
-use counterflow_codegen::program::Program;
+use counterflow_codegen::program::{Program, Side};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::sm90;
 use counterflow_codegen::value::{Binary, Compare, ScalarFn, Unary, Value};
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify;
-use counterflow_codegen::warp::{FragmentOp, Node, Pipeline};
+use counterflow_codegen::warp::{Along, FragmentOp, Node, Pipeline, ReadInto};
 
 /// What stays of the activation's input for the way back, and the activation times a gate.
 fn gated(gate_type: Dtype) -> Program {
@@ -147,11 +147,11 @@ fn after(first: impl Fn(&Node) -> bool, gone: impl Fn(&Node) -> bool) -> String 
 
 #[test]
 fn an_operand_or_an_epilogue_left_out() {
-    insta::assert_snapshot!(without(|node| matches!(node, Node::Fragment(FragmentOp::ReadVector { .. }))), @"
+    insta::assert_snapshot!(without(|node| matches!(node, Node::Fragment(FragmentOp::Broadcast { along: Some(Along { side: Side::Columns, .. }), .. }))), @"
     error[coverage]: multiply of block 0 on rank 0 applies before_value to subtile 0 for tile (0, 0)
       = `bias` is not there for these rows and columns
     ");
-    insta::assert_snapshot!(without(|node| matches!(node, Node::Fragment(FragmentOp::ReadSubtile { .. }))), @"
+    insta::assert_snapshot!(without(|node| matches!(node, Node::Fragment(FragmentOp::ReadSubtile { into: ReadInto::Own { .. }, .. }))), @"
     error[coverage]: multiply of block 0 on rank 0 applies y_value to subtile 0 for tile (0, 0)
       = `gate` is not there for these rows and columns
     ");
@@ -159,7 +159,7 @@ fn an_operand_or_an_epilogue_left_out() {
     error[coverage]: multiply of block 0 on rank 0 writes subtile 0 for tile (0, 0)
       = its epilogue was not applied to this subtile
     ");
-    insta::assert_snapshot!(after(|node| matches!(node, Node::Fragment(FragmentOp::ReadSubtile { .. })), |node| matches!(node, Node::FenceShared)), @"
+    insta::assert_snapshot!(after(|node| matches!(node, Node::Fragment(FragmentOp::ReadSubtile { into: ReadInto::Own { .. }, .. })), |node| matches!(node, Node::FenceShared)), @"
     error[race]: load of block 0 on rank 0 loads rows 0..128, columns 192..256 of gate (chunk or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
       = multiply of block 0 on rank 0 reads x of stage 1 for tile (0, 0)
       = a barrier or a counter orders them, but no proxy fence
@@ -172,7 +172,16 @@ fn an_operand_of_other_columns() {
     let mut pipeline = good(&gated(Bf16));
     pipeline.lists(&mut |list| {
         for node in list {
-            if let Node::Fragment(FragmentOp::ReadVector { column, .. }) = node {
+            if let Node::Fragment(FragmentOp::Broadcast {
+                along:
+                    Some(Along {
+                        side: Side::Columns,
+                        first: column,
+                        ..
+                    }),
+                ..
+            }) = node
+            {
                 *column = 0.into();
             }
         }

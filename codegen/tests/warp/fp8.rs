@@ -67,7 +67,7 @@ fn schedules_of_the_library_take_fp8_operands() {
             "{text}"
         );
         assert!(
-            text.contains("wgmma_m64k32(") && text.contains("subtile_store<bf16,"),
+            text.contains("wgmma_m64k32<") && text.contains("subtile_store<bf16,"),
             "{text}"
         );
         assert_eq!(
@@ -95,7 +95,11 @@ fn operands_have_a_type_each() {
                 let pipeline = built(&program(name), &variant).and_then(verify::pipeline);
                 let pipeline = pipeline.unwrap_or_else(|error| panic!("{name}: {error}"));
                 let text = cuda::emit(&pipeline).text;
-                assert!(text.contains(&format!("k != 0, {m}(), {n}());")), "{text}");
+                let text_in_one_line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+                assert!(
+                    text_in_one_line.contains(&format!("k != 0, {m}(), {n}());")),
+                    "{text}"
+                );
                 assert!(text.contains(&format!("typedef {first} T;  // of first operands")));
                 assert!(
                     text.contains(&format!("{first}×{second}  nt  tiles")),

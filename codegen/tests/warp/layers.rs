@@ -186,11 +186,14 @@ fn layers_of_several_widths() {
             const u32 first_tiles_n = ceil_div(plan.n, GATE_TILE_N);
             const u32 last_tiles_n = ceil_div(plan.y_columns, DOWN_TILE_N);
                     float acc[2 * GATE_TILE_N / 2];  // this thread's of 64 rows, product after product
+                            wgmma_m64k16<2 * GATE_TILE_N>(acc, xs + k * WGMMA_K_STEP, gates + k * WGMMA_K_STEP,
                     for (u32 part = 0; part < GATE_TILE_N / SUBTILE_N; ++part) {
                                 acc[GATE_TILE_N / 2 + part * SUBTILE_N / 2 + i]);
                     float acc[DOWN_TILE_N / 2];  // this thread's of 64 rows
+                            wgmma_m64k16<DOWN_TILE_N>(acc, hiddens + k * WGMMA_K_STEP, downs + k * WGMMA_K_STEP,
                     for (u32 part = 0; part < DOWN_TILE_N / SUBTILE_N; ++part) {
                 float acc[DOWN_TILE_N / 2];  // this thread's of 64 rows
+                        wgmma_m64k16<DOWN_TILE_N>(acc, hiddens + k * WGMMA_K_STEP, downs + k * WGMMA_K_STEP, step + k != 0,
                 for (u32 part = 0; part < DOWN_TILE_N / SUBTILE_N; ++part) {
     ");
 }

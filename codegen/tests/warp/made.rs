@@ -13,7 +13,7 @@ use counterflow_codegen::shape::Shape;
 use counterflow_codegen::value::Unary;
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::verify::{self, Series};
-use counterflow_codegen::warp::{Elements, FragmentOp, Node, Pipeline};
+use counterflow_codegen::warp::{Elements, FragmentOp, Node, Pipeline, ScalesTo};
 use counterflow_codegen::{cuda, sm90};
 
 mod refused;
@@ -108,7 +108,11 @@ fn each_subtile_is_multiplied_by_its_scales() {
         let pipeline = pipeline.unwrap_or_else(|error| panic!("{name} {variant}: {error}"));
         let mut made = Vec::new();
         pipeline.visit(|node| match node {
-            Node::Fragment(FragmentOp::MakeScales { elements, .. }) => made.push(*elements),
+            Node::Fragment(FragmentOp::Quantize {
+                elements,
+                to: ScalesTo::Registers,
+                ..
+            }) => made.push(*elements),
             Node::Fragment(FragmentOp::WriteSubtile { scaled, .. }) => assert!(scaled),
             _ => {}
         });
@@ -173,8 +177,14 @@ fn whoever_shares_a_tile_makes_the_scales_of_its_rows() {
     // Of one value for two outputs once, and written twice.
     let (mut made, mut written) = (0, 0);
     pipeline.visit(|node| match node {
-        Node::Fragment(FragmentOp::MakeScales { .. }) => made += 1,
-        Node::Fragment(FragmentOp::WriteScales { .. }) => written += 1,
+        Node::Fragment(FragmentOp::Quantize {
+            to: ScalesTo::Registers,
+            ..
+        }) => made += 1,
+        Node::Fragment(FragmentOp::Quantize {
+            to: ScalesTo::Plane { .. },
+            ..
+        }) => written += 1,
         _ => {}
     });
     assert_eq!((made, written), (2, 3));

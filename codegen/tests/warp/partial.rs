@@ -12,7 +12,7 @@ use counterflow_codegen::rule::{Convention, Fp8, Rule};
 use counterflow_codegen::shape::{Extent, Shape};
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::verify::{self, Series};
-use counterflow_codegen::warp::{Elements, FragmentOp, Node, Pipeline};
+use counterflow_codegen::warp::{Elements, FragmentOp, Node, Pipeline, ReadInto, ScalesTo};
 use counterflow_codegen::{cuda, sm90};
 
 mod accuracy;
@@ -217,12 +217,20 @@ fn each_tile_is_sent_and_added_with_its_scales() {
             let pipeline = pipeline.unwrap_or_else(|error| panic!("{name} {variant}: {error}"));
             let (mut made, mut sent, mut read, mut added) = (Vec::new(), 0, 0, 0);
             pipeline.visit(|node| match node {
-                Node::Fragment(FragmentOp::MakeScales { elements, .. }) => made.push(*elements),
-                Node::Fragment(FragmentOp::SendScales { .. }) => sent += 1,
+                Node::Fragment(FragmentOp::Quantize {
+                    elements,
+                    to: ScalesTo::Registers,
+                    ..
+                }) => made.push(*elements),
+                Node::Fragment(FragmentOp::Quantize {
+                    to: ScalesTo::Slot { .. },
+                    ..
+                }) => sent += 1,
                 Node::Fragment(FragmentOp::ReadTileScales { .. }) => read += 1,
-                Node::Fragment(FragmentOp::AddSubtile { scaled, .. }) => {
-                    added += u32::from(*scaled)
-                }
+                Node::Fragment(FragmentOp::ReadSubtile {
+                    into: ReadInto::Product { scaled, .. },
+                    ..
+                }) => added += u32::from(*scaled),
                 _ => {}
             });
             assert_eq!(made, [Elements::Product(0)], "{name} {variant}");

@@ -11,7 +11,7 @@ use codegen::program::Program;
 use codegen::sm90;
 use codegen::variant::{Scales, Variant};
 use codegen::verify;
-use codegen::warp::{FragmentOp, Node, Pipeline};
+use codegen::warp::{FragmentOp, Node, Pipeline, ReadInto};
 use counterflow_codegen as codegen;
 
 #[test]
@@ -145,7 +145,15 @@ fn without(gone: impl Fn(&Node) -> bool) -> Rule {
 
 #[test]
 fn what_is_missing_is_found() {
-    let added = |node: &Node| matches!(node, Node::Fragment(FragmentOp::AddToSum { .. }));
+    let added = |node: &Node| {
+        matches!(
+            node,
+            Node::Fragment(FragmentOp::ReadSubtile {
+                into: ReadInto::Sum { .. },
+                ..
+            })
+        )
+    };
     assert_eq!(without(added), Rule::Coverage);
     let waited = |node: &Node| matches!(node, Node::CounterWait { lag: 0, .. });
     assert_eq!(without(waited), Rule::Race);

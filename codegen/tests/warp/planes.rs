@@ -4,9 +4,9 @@ use crate::fixtures::library;
 use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::program::{Program, TensorId};
+use counterflow_codegen::program::{Program, Side, TensorId};
 use counterflow_codegen::variant::{Scales, Variant};
-use counterflow_codegen::warp::{FragmentOp, Node, Pipeline};
+use counterflow_codegen::warp::{Along, FragmentOp, Node, Pipeline};
 use counterflow_codegen::{cuda, sm90, verify};
 
 fn program(name: &str) -> Program {
@@ -240,7 +240,14 @@ fn kernels_that_lose_scales() {
     // Another tensor's scale, which nobody sends.
     let another = |list: &mut Vec<Node>| {
         for node in list {
-            if let Node::Fragment(FragmentOp::ReadRows { tensor, .. }) = node {
+            if let Node::Fragment(FragmentOp::Broadcast {
+                tensor,
+                along: Some(Along {
+                    side: Side::Rows, ..
+                }),
+                ..
+            }) = node
+            {
                 *tensor = TensorId(tensor.0 + 1);
             }
         }

@@ -61,10 +61,11 @@ fn a_step_is_multiplied_from_zero_and_added() {
     for (u32 step = 0; step < steps; ++step) {
     if (!stage.over) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
     wgmma_fence();
-    const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
+    const u64 xs = wgmma_at<X_BYTES>(x_tile, stage.index), ws = wgmma_at<W_BYTES>(w_tile, stage.index);
     #pragma unroll
     for (u32 k = 0; k < TILE_K / 32; ++k)
-    wgmma_m64k32(short_acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, k != 0, e4m3(), e4m3());
+    wgmma_m64k32<TILE_N>(short_acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, k != 0, e4m3(),
+    e4m3());
     wgmma_commit();
     wgmma_wait<0>();
     if (lane == 0) stage_empty[stage.index].arrive();
@@ -86,10 +87,11 @@ fn a_step_in_pieces_has_the_registers_of_one() {
     for (u32 step = 0; step < steps; ++step) {
     if (!stage.over) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
     wgmma_fence();
-    const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
+    const u64 xs = wgmma_at<X_BYTES>(x_tile, stage.index), ws = wgmma_at<W_BYTES>(w_tile, stage.index);
     #pragma unroll
     for (u32 k = 0; k < TILE_K / 32; ++k)
-    wgmma_m64k32(short_acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, k != 0, e4m3(), e4m3());
+    wgmma_m64k32<TILE_N>(short_acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, k != 0, e4m3(),
+    e4m3());
     wgmma_commit();
     wgmma_wait<0>();
     #pragma unroll
@@ -97,8 +99,8 @@ fn a_step_in_pieces_has_the_registers_of_one() {
     wgmma_fence();
     #pragma unroll
     for (u32 k = 0; k < TILE_K / 32; ++k)
-    wgmma_m64k32(short_acc, xs + k * WGMMA_K_STEP + WGMMA_64_ROWS, ws + k * WGMMA_K_STEP, k != 0,
-    e4m3(), e4m3());
+    wgmma_m64k32<TILE_N>(short_acc, xs + k * WGMMA_K_STEP + WGMMA_64_ROWS, ws + k * WGMMA_K_STEP,
+    k != 0, e4m3(), e4m3());
     wgmma_commit();
     wgmma_wait<0>();
     if (lane == 0) stage_empty[stage.index].arrive();
@@ -116,10 +118,11 @@ fn a_step_in_pieces_has_the_registers_of_one() {
     for (u32 step = 0; step < steps; ++step) {
     if (!stage.over) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
     wgmma_fence();
-    const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
+    const u64 xs = wgmma_at<X_BYTES>(x_tile, stage.index), ws = wgmma_at<W_BYTES>(w_tile, stage.index);
     #pragma unroll
     for (u32 k = 0; k < TILE_K / 32; ++k)
-    wgmma_m64k32(short_acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, k != 0, e4m3(), e4m3());
+    wgmma_m64k32<TILE_N / 2>(short_acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, k != 0, e4m3(),
+    e4m3());
     wgmma_commit();
     wgmma_wait<0>();
     #pragma unroll
@@ -127,8 +130,8 @@ fn a_step_in_pieces_has_the_registers_of_one() {
     wgmma_fence();
     #pragma unroll
     for (u32 k = 0; k < TILE_K / 32; ++k)
-    wgmma_m64k32(short_acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP + (TILE_N / 2 * 128 >> 4),
-    k != 0, e4m3(), e4m3());
+    wgmma_m64k32<TILE_N / 2>(short_acc, xs + k * WGMMA_K_STEP,
+    ws + k * WGMMA_K_STEP + (TILE_N / 2 * WGMMA_ROW), k != 0, e4m3(), e4m3());
     wgmma_commit();
     wgmma_wait<0>();
     if (lane == 0) stage_empty[stage.index].arrive();

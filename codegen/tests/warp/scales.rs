@@ -7,10 +7,10 @@ use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
 use counterflow_codegen::interp::{self, Input, Options};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
-use counterflow_codegen::program::Program;
+use counterflow_codegen::program::{Program, Side};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Scales, Variant};
-use counterflow_codegen::warp::{FragmentOp, Node, Pipeline};
+use counterflow_codegen::warp::{Along, FragmentOp, Node, Pipeline};
 use counterflow_codegen::{cuda, sm90, verify};
 use std::collections::HashMap;
 
@@ -222,7 +222,10 @@ fn broken(scales: Scales, break_it: impl Fn(&mut Pipeline)) -> String {
 }
 
 fn reads_scale(node: &Node) -> bool {
-    matches!(node, Node::Fragment(FragmentOp::ReadScale { .. }))
+    matches!(
+        node,
+        Node::Fragment(FragmentOp::Broadcast { along: None, .. })
+    )
 }
 
 #[test]
@@ -244,7 +247,12 @@ fn a_scale_that_a_kernel_loses() {
         let x = x.expect("a scale") as u16;
         pipeline.lists(&mut |list| {
             for node in list {
-                if let Node::Fragment(FragmentOp::ReadScale { tensor, .. }) = node {
+                if let Node::Fragment(FragmentOp::Broadcast {
+                    tensor,
+                    along: None,
+                    ..
+                }) = node
+                {
                     tensor.0 = x;
                 }
             }
@@ -270,7 +278,16 @@ fn scales_of_other_rows() {
     let first = |pipeline: &mut Pipeline| {
         pipeline.lists(&mut |list| {
             for node in list {
-                if let Node::Fragment(FragmentOp::ReadRows { row, .. }) = node {
+                if let Node::Fragment(FragmentOp::Broadcast {
+                    along:
+                        Some(Along {
+                            side: Side::Rows,
+                            first: row,
+                            ..
+                        }),
+                    ..
+                }) = node
+                {
                     *row = 0.into();
                 }
             }

@@ -47,10 +47,11 @@ fn the_scales_of_the_second_half_take_the_place_of_the_first() {
     for (u32 step = 0; step < steps; ++step) {
     if (!stage.over) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
     wgmma_fence();
-    const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
+    const u64 xs = wgmma_at<X_BYTES>(x_tile, stage.index), ws = wgmma_at<W_BYTES>(w_tile, stage.index);
     #pragma unroll
     for (u32 k = 0; k < TILE_K / 32; ++k)
-    wgmma_m64k32(short_acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, k != 0, e4m3(), e4m3());
+    wgmma_m64k32<TILE_N>(short_acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, k != 0, e4m3(),
+    e4m3());
     wgmma_commit();
     scales_on_m(x_scales, smem_x_scale[stage.index], first_row, lane);
     scales_on_n<TILE_N / 2>(w_scales, smem_w_scale[stage.index], lane);
@@ -59,7 +60,7 @@ fn the_scales_of_the_second_half_take_the_place_of_the_first() {
     for (u32 i = 0; i < TILE_N / 2 / 2; ++i)
     add_scaled(acc[0][i], short_acc[i], x_scales[vector_index_transposed(i)],
     w_scales[vector_index(i)]);
-    scales_on_n<TILE_N / 2>(w_scales, smem_w_scale[stage.index] + (TILE_N / 2 * 4), lane);
+    scales_on_n<TILE_N / 2>(w_scales, smem_w_scale[stage.index] + (TILE_N / 2 * SCALE_STRIDE), lane);
     #pragma unroll
     for (u32 i = 0; i < TILE_N / 2 / 2; ++i)
     add_scaled(acc[0][i + (TILE_N / 2 / 2)], short_acc[i + (TILE_N / 2 / 2)],
@@ -67,8 +68,8 @@ fn the_scales_of_the_second_half_take_the_place_of_the_first() {
     wgmma_fence();
     #pragma unroll
     for (u32 k = 0; k < TILE_K / 32; ++k)
-    wgmma_m64k32(short_acc, xs + k * WGMMA_K_STEP + WGMMA_64_ROWS, ws + k * WGMMA_K_STEP, k != 0,
-    e4m3(), e4m3());
+    wgmma_m64k32<TILE_N>(short_acc, xs + k * WGMMA_K_STEP + WGMMA_64_ROWS, ws + k * WGMMA_K_STEP,
+    k != 0, e4m3(), e4m3());
     wgmma_commit();
     scales_on_m(x_scales, smem_x_scale[stage.index], first_row + 64, lane);
     wgmma_wait<0>();

@@ -13,7 +13,7 @@ use codegen::program::Program;
 use codegen::sm90;
 use codegen::variant::{Layout, Variant};
 use codegen::verify;
-use codegen::warp::{Ctas, FragmentOp, Node, Pipeline};
+use codegen::warp::{Ctas, FragmentOp, Node, Pipeline, ReadInto};
 
 #[test]
 fn tiles_that_are_sent_and_added() {
@@ -64,9 +64,25 @@ fn what_is_missing_in_a_sum_is_found() {
             assert_eq!(done, 1, "one sum");
         })
     };
-    let added = without(|op| matches!(op, FragmentOp::AddToSum { .. }));
+    let added = without(|op| {
+        matches!(
+            op,
+            FragmentOp::ReadSubtile {
+                into: ReadInto::Sum { .. },
+                ..
+            }
+        )
+    });
     assert_eq!(added, Rule::Coverage);
-    let read = without(|op| matches!(op, FragmentOp::ReadSubtile { .. }));
+    let read = without(|op| {
+        matches!(
+            op,
+            FragmentOp::ReadSubtile {
+                into: ReadInto::Own { .. },
+                ..
+            }
+        )
+    });
     assert_eq!(read, Rule::Coverage);
 }
 

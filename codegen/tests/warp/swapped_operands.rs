@@ -9,14 +9,22 @@ use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{self, Bf16, E4M3, F32};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::plan::Plan;
-use counterflow_codegen::program::Program;
+use counterflow_codegen::program::{Program, Side};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::sm90;
 use counterflow_codegen::sm90::cta::{Mode, Wgmma};
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
-use counterflow_codegen::warp::{Expr, FragmentOp, Node, Pipeline, Subtile, Tile};
+use counterflow_codegen::warp::{
+    Along, Expr, FragmentOp, Node, Pipeline, Subtile, Symbol, Tile, TileNumber,
+};
 use proptest::prelude::*;
+
+/// A number of the only loop's tiles.
+fn tile(of: TileNumber) -> Symbol {
+    let name = of.name().into();
+    Symbol::Tile { of, name }
+}
 
 /// What is chosen beside the tile.
 #[derive(Clone, Copy, Debug)]
@@ -291,7 +299,7 @@ fn a_slice_that_is_stored_elsewhere() {
         let Node::Store { at, .. } = node else {
             return false;
         };
-        at.column = Expr::var("t.column") * Expr::symbol("TILE_N", 128);
+        at.column = Expr::var("t.column") * Expr::symbol(tile(TileNumber::Columns), 128);
         true
     });
     insta::assert_snapshot!(found, @"
@@ -317,7 +325,7 @@ fn a_subtile_of_other_rows() {
         let Node::Store { at, .. } = node else {
             return false;
         };
-        at.row = Expr::var("t.row") * Expr::symbol("TILE_M", 208);
+        at.row = Expr::var("t.row") * Expr::symbol(tile(TileNumber::Rows), 208);
         true
     });
     insta::assert_snapshot!(found, @"
@@ -386,7 +394,16 @@ fn a_stored_tile_of_another_place() {
 #[test]
 fn a_vector_of_another_subtile() {
     let found = verdict(TALL, After::Vector, |node| {
-        let Node::Fragment(FragmentOp::ReadVector { column, .. }) = node else {
+        let Node::Fragment(FragmentOp::Broadcast {
+            along:
+                Some(Along {
+                    side: Side::Columns,
+                    first: column,
+                    ..
+                }),
+            ..
+        }) = node
+        else {
             return false;
         };
         *column = column.clone() + Expr::var("part") * 64;

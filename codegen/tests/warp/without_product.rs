@@ -11,7 +11,7 @@ use counterflow_codegen::program::Program;
 use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
-use counterflow_codegen::warp::{FragmentOp, Node, Pipeline};
+use counterflow_codegen::warp::{FragmentOp, Node, Pipeline, ReadInto};
 
 fn built(program: &Program, variant: &Variant) -> Result<Pipeline, String> {
     let kernel = lower(program, variant).and_then(verify::kernel);
@@ -47,14 +47,30 @@ fn is(op: fn(&FragmentOp) -> bool) -> impl Fn(&Node) -> bool {
 #[test]
 fn a_sum_lacks_a_term_or_begins_with_another() {
     for program in [strangers::sum_of_inputs, strangers::taken_apart] {
-        let added = is(|op| matches!(op, FragmentOp::AddToSum { .. }));
+        let added = is(|op| {
+            matches!(
+                op,
+                FragmentOp::ReadSubtile {
+                    into: ReadInto::Sum { .. },
+                    ..
+                }
+            )
+        });
         assert_eq!(without(program, added), Rule::Coverage);
         let started = is(|op| matches!(op, FragmentOp::StartSum { .. }));
         assert_eq!(without(program, started), Rule::Coverage);
         let applied = is(|op| matches!(op, FragmentOp::Apply { .. }));
         assert_eq!(without(program, applied), Rule::Coverage);
     }
-    let read = is(|op| matches!(op, FragmentOp::ReadSubtile { .. }));
+    let read = is(|op| {
+        matches!(
+            op,
+            FragmentOp::ReadSubtile {
+                into: ReadInto::Own { .. },
+                ..
+            }
+        )
+    });
     assert_eq!(without(strangers::sum_of_inputs, read), Rule::Coverage);
 }
 

@@ -1,6 +1,9 @@
 // Promoted sums: what tensor cores sum of a step is added in f32, times the scales of its blocks if there are some.
 // Scales come with the step's operands, in its stage, without a swizzle.
 
+// Bytes from a number to the next, and from a line of four numbers along K to that of the next block of rows.
+constexpr u32 SCALE_STRIDE = 4, SCALE_LINE_STRIDE = 4 * SCALE_STRIDE;
+
 // One number of a stage.
 __device__ __forceinline__ float scale_of_block(u32 at) {
     float scale;
@@ -36,7 +39,7 @@ __device__ __forceinline__ void scales_on_n(float (&d)[n / 4], u32 scales, u32 l
 // one from where the first one's block ends.
 template <u32 each, u32 block, u32 count>
 __device__ __forceinline__ void scales_across(float (&d)[count], u32 scales, u32 begin) {
-    const float first = scale_of_block(scales), second = scale_of_block(scales + 16);
+    const float first = scale_of_block(scales), second = scale_of_block(scales + SCALE_LINE_STRIDE);
 #pragma unroll
     for (u32 i = 0; i < count; ++i) d[i] = begin + i * each < block ? first : second;
 }

@@ -18,7 +18,14 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 shared) {
     return 0x4000004000000000ull | low;
 }
 constexpr u64 WGMMA_K_STEP = 32 >> 4;
-constexpr u64 WGMMA_64_ROWS = 64 * 128 >> 4;
+constexpr u64 WGMMA_ROW = 128 >> 4;
+constexpr u64 WGMMA_64_ROWS = 64 * WGMMA_ROW;
+
+// The same place, `slots` slots of so many bytes further.
+template <u32 bytes>
+__device__ __forceinline__ u64 wgmma_at(u64 first, u32 slots) {
+    return first + slots * (bytes >> 4);
+}
 
 // What is contiguous in an operand's memory: K, or M or N (then the multiply transposes it on the way in).
 enum Major : u32 { K_MAJOR, MN_MAJOR };
@@ -121,11 +128,12 @@ __device__ __forceinline__ void wgmma_wait() {
 #define NAMES256 NAMES240 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
 // accumulate = false starts from zero and saves clearing the registers. The last arguments only pick the types.
-// The number of accumulators picks n: a thread holds n / 2 of them. Operands have K contiguous unless said otherwise.
+// A thread holds half of N's accumulators. Operands have K contiguous unless said otherwise.
 // a, b, p, a_is and b_is number the operands after the accumulators.
 #define WGMMA_OF(type, n, a_at, b_at, p_at, a_is_at, b_is_at) \
-    template <u32 a_is = K_MAJOR, u32 b_is = K_MAJOR> \
+    template <u32 N, u32 a_is = K_MAJOR, u32 b_is = K_MAJOR> \
     __device__ __forceinline__ void wgmma_m64k16(float (&d)[n / 2], u64 a, u64 b, bool accumulate, type) { \
+        static_assert(N == n); \
         asm volatile( \
             "{ .reg .pred p; setp.ne.b32 p, %" #p_at ", 0;\n\t" \
             "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." #type "." #type " {" NAMES##n "}, " \
@@ -136,7 +144,9 @@ __device__ __forceinline__ void wgmma_wait() {
 // Of one byte an element: as many bytes of K, so twice as many elements, K contiguous in both operands. Each has a
 // type of its own.
 #define WGMMA_OF_BYTES(a_type, b_type, n, a_at, b_at, p_at) \
+    template <u32 N> \
     __device__ __forceinline__ void wgmma_m64k32(float (&d)[n / 2], u64 a, u64 b, bool accumulate, a_type, b_type) { \
+        static_assert(N == n); \
         asm volatile( \
             "{ .reg .pred p; setp.ne.b32 p, %" #p_at ", 0;\n\t" \
             "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." #a_type "." #b_type " {" NAMES##n "}, " \

@@ -104,22 +104,14 @@ fn staged(kernel: &Kernel) -> bool {
             let (mut signals, mut waits) = (Vec::new(), Vec::new());
             for (role, body) in kernel.roles.iter().map(|role| &role.body).enumerate() {
                 for (at, block) in body.iter().enumerate() {
-                    visit(std::slice::from_ref(block), &mut |op| match &op.kind {
-                        OpKind::Signal { cells, .. } if cells.counter == counter => {
+                    visit(std::slice::from_ref(block), &mut |op| {
+                        let is = |cells: &Cells| cells.counter == counter;
+                        if matches!(&op.kind, OpKind::Signal { cells, .. } if is(cells)) {
                             signals.push((role, at));
                         }
-                        OpKind::Wait { cells, .. } if cells.counter == counter => {
+                        if matches!(&op.kind, OpKind::Wait { cells, .. } if is(cells)) {
                             waits.push((role, at));
                         }
-                        OpKind::Signal { .. }
-                        | OpKind::Wait { .. }
-                        | OpKind::ForRanks { .. }
-                        | OpKind::If { .. }
-                        | OpKind::Copy { .. }
-                        | OpKind::Dot { .. }
-                        | OpKind::Reduce { .. }
-                        | OpKind::Load { .. }
-                        | OpKind::Store { .. } => {}
                     });
                 }
             }
@@ -187,22 +179,15 @@ impl Tiles<'_> {
     }
 
     fn tile(&mut self, body: &[Op]) {
-        visit_ops(body, &mut |op| match &op.kind {
-            OpKind::Signal { cells, .. } => {
+        visit_ops(body, &mut |op| {
+            if let OpKind::Signal { cells, .. } = &op.kind {
                 self.signals = true;
                 let own = matches!(cells.index.last(), Some(CellIndex::Item(_)));
                 self.sound &= own && is_columned_counter(self.kernel, cells.counter);
             }
-            OpKind::Dot { a, .. } => {
+            if let OpKind::Dot { a, .. } = &op.kind {
                 self.sound &= self.kernel.buffers[a.buffer.index()].columns != self.columns;
             }
-            OpKind::ForRanks { .. }
-            | OpKind::If { .. }
-            | OpKind::Wait { .. }
-            | OpKind::Copy { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::Load { .. }
-            | OpKind::Store { .. } => {}
         });
         let given = |cells: &Cells| is_given(self.kernel, cells.counter);
         self.sound &= waits_first(body, &given, &mut false);

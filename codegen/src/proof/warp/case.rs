@@ -12,7 +12,7 @@ use crate::program::{CounterId, Home, Loc, Pick, StoreMode, TensorId};
 use crate::proof::tile::{Accessor, Announced, Order, Part, Wait};
 use crate::shape::{Extent, Geometry};
 use crate::value::AccId;
-use crate::warp::{CONSUMERS, Field, OrderId, Pipeline, Values};
+use crate::warp::{CONSUMERS, Field, OrderId, Pipeline, Symbol, Values};
 use std::cell::RefCell;
 
 /// The one term of a sum that the switch makes of every rank's copy.
@@ -433,10 +433,8 @@ impl Values for Env<'_> {
         self.index.wrapping_sub(self.first)
     }
 
-    fn symbol(&self, name: &str, value: u32) -> u32 {
-        let comm = self.case.pipeline.comm.iter();
-        let mut roles = comm.flat_map(|comm| &comm.roles);
-        if roles.any(|role| role.symbol == name) {
+    fn symbol(&self, symbol: &Symbol, value: u32) -> u32 {
+        if matches!(symbol, Symbol::Ctas { .. }) {
             comm_ctas(value)
         } else {
             value

@@ -447,7 +447,7 @@ impl Simulator<'_> {
                         let own = sum.and_then(|sum| sum.own);
                         own.map_or(Vec::new(), |(own, _)| self.products_in(fragment, own))
                     }
-                    Source::Subtile | Source::Vector | Source::Scale | Source::Rows => Vec::new(),
+                    Source::Subtile | Source::Broadcast(_) => Vec::new(),
                 });
                 products.collect()
             }
@@ -517,19 +517,15 @@ impl Simulator<'_> {
         let kernel = &self.case.pipeline.kernel;
         let (mut sums, mut stored) = (Vec::new(), Vec::new());
         for role in &kernel.roles {
-            visit(&role.body, &mut |op| match &op.kind {
-                OpKind::Reduce { acc, .. } => sums.push(*acc),
-                OpKind::Store { dst, value, .. } if dst.buffer == tensor => {
+            visit(&role.body, &mut |op| {
+                if let OpKind::Reduce { acc, .. } = &op.kind {
+                    sums.push(*acc);
+                }
+                if let OpKind::Store { dst, value, .. } = &op.kind
+                    && dst.buffer == tensor
+                {
                     stored.extend(kernel.values[usize::from(value.0)].accs());
                 }
-                OpKind::Store { .. }
-                | OpKind::Dot { .. }
-                | OpKind::Load { .. }
-                | OpKind::Copy { .. }
-                | OpKind::Wait { .. }
-                | OpKind::Signal { .. }
-                | OpKind::ForRanks { .. }
-                | OpKind::If { .. } => {}
             });
         }
         let params = match elements {

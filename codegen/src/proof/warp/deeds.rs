@@ -66,7 +66,7 @@ impl Simulator<'_> {
                 for index in (0..buffer.parts.len()).map(|it| buffer.part(step.tiling, it)) {
                     let (part, start) = (&buffer.parts[index], buffer.part_at(index, slot));
                     if start <= area.start && area.start < start + part.bytes {
-                        return if part.name == ring.name {
+                        return if part.name == ring.of.name() {
                             format!("{} {slot}", ring.slot_name())
                         } else {
                             format!("{} of {} {slot}", part.name, ring.slot_name())

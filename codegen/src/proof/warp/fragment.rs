@@ -2,12 +2,12 @@
 
 use super::flatten::Flattener;
 use super::simulator::{Simulator, Verdict};
-use super::step::{FragmentStep, Kind, Step};
+use super::step::{Box4, FragmentStep, Into, Kind, Scales, Step};
 use super::trace;
 use crate::encoding::BLOCK;
-use crate::program::Side;
+use crate::program::{Side, TensorId};
 use crate::tiling::{StagedScale, Subtile};
-use crate::warp::{Elements, Expr, FragmentOp, Node, Slot, Source};
+use crate::warp::{Along, Elements, Expr, FragmentOp, Node, ReadInto, ScalesTo, Slot, Source};
 
 impl<'a> Flattener<'a> {
     /// An operation with its numbers.
@@ -15,28 +15,27 @@ impl<'a> Flattener<'a> {
         let step = match op {
             FragmentOp::ReadSubtile {
                 ring,
-                acc,
                 slot_part,
                 index,
                 dtype,
-                ..
+                into,
             } => {
                 let (area, subtile) = self.subtile(*ring, *slot_part, index, *dtype);
-                let acc = *acc;
-                FragmentStep::ReadSubtile { area, subtile, acc }
+                let into = match into {
+                    ReadInto::Own { acc, .. } => Into::Own(*acc),
+                    ReadInto::Sum { acc, .. } => Into::Sum(*acc),
+                    ReadInto::Product { part, scaled } => Into::Product {
+                        part: self.value(part),
+                        scaled: *scaled,
+                    },
+                };
+                FragmentStep::ReadSubtile {
+                    area,
+                    subtile,
+                    into,
+                }
             }
             FragmentOp::StartSum { acc, .. } => FragmentStep::StartSum { acc: *acc },
-            FragmentOp::AddToSum {
-                ring,
-                acc,
-                dtype,
-                slot_part,
-                ..
-            } => {
-                let (area, subtile) = self.subtile(*ring, *slot_part, &0.into(), *dtype);
-                let acc = *acc;
-                FragmentStep::AddToSum { area, subtile, acc }
-            }
             FragmentOp::AddOwn {
                 acc,
                 elements,
@@ -49,59 +48,29 @@ impl<'a> Flattener<'a> {
                 part: self.value(part),
                 dtype: *dtype,
             },
-            FragmentOp::ReadVector {
-                acc,
-                tensor,
-                column,
-                end,
-                ..
+            FragmentOp::Broadcast {
+                acc, tensor, along, ..
             } => {
-                let (acc, tensor, column) = (*acc, *tensor, self.value(column));
-                let subtile = self.case.pipeline.tiling_of(self.tiling).subtile();
-                FragmentStep::ReadVector {
-                    acc,
-                    tensor,
-                    column,
-                    shared: self.scales(tensor, (column, self.value(end)), subtile.columns),
+                let subtile = self.of_subtile();
+                let shared = along.as_ref().and_then(|along| {
+                    let count = side_of(along.side, subtile.rows, subtile.columns);
+                    self.along(*tensor, along, count)
+                });
+                FragmentStep::Broadcast {
+                    acc: *acc,
+                    tensor: *tensor,
+                    along: along.as_ref().map(|at| (at.side, self.value(&at.first))),
+                    shared,
                 }
             }
-            FragmentOp::ReadRows {
-                acc,
-                tensor,
-                row,
-                end,
-                ..
-            } => {
-                let (acc, tensor, row) = (*acc, *tensor, self.value(row));
-                let subtile = self.case.pipeline.tiling_of(self.tiling).subtile();
-                FragmentStep::ReadRows {
-                    acc,
-                    tensor,
-                    row,
-                    shared: self.scales(tensor, (row, self.value(end)), subtile.rows),
-                }
-            }
-            FragmentOp::ReadAhead {
-                tensor,
-                side,
-                first,
-                end,
-            } => {
-                let (tensor, first) = (*tensor, self.value(first));
+            FragmentOp::ReadAhead { tensor, along } => {
                 let tile = self.case.pipeline.tiling_of(self.tiling).tile();
-                let count = match side {
-                    Side::Rows => tile.rows,
-                    Side::Columns => tile.columns,
-                };
+                let count = side_of(along.side, tile.rows, tile.columns);
                 FragmentStep::ReadAhead {
-                    tensor,
-                    first,
-                    shared: self.scales(tensor, (first, self.value(end)), count),
+                    tensor: *tensor,
+                    first: self.value(&along.first),
+                    shared: self.along(*tensor, along, count),
                 }
-            }
-            FragmentOp::ReadScale { acc, tensor, .. } => {
-                let (acc, tensor) = (*acc, *tensor);
-                FragmentStep::ReadScale { acc, tensor }
             }
             FragmentOp::ReadBlocks {
                 ring,
@@ -163,31 +132,43 @@ impl<'a> Flattener<'a> {
                     scaled: *scaled,
                 }
             }
-            FragmentOp::MakeScales {
+            FragmentOp::Quantize {
                 elements,
                 part,
                 columns,
-            } => FragmentStep::MakeScales {
-                elements: *elements,
-                part: self.subtile_number(part),
-                columns: self.extent(columns, BLOCK),
-            },
-            FragmentOp::WriteScales {
-                tensor,
-                elements,
-                part,
-                rows,
-                all,
-                columns,
-            } => FragmentStep::WriteScales {
-                tensor: *tensor,
-                elements: *elements,
-                part: self.subtile_number(part),
-                rows: self.extent(rows, self.of_subtile().rows),
-                all: (self.value(&all[0]), self.value(&all[1])),
-                columns: self.extent(columns, self.of_subtile().columns),
-            },
-            FragmentOp::TakeAmax {
+                to,
+            } => {
+                let subtile = self.of_subtile();
+                let most = match to {
+                    ScalesTo::Registers | ScalesTo::Slot { .. } => BLOCK,
+                    ScalesTo::Plane { .. } => subtile.columns,
+                };
+                let columns = self.extent(columns, most);
+                let to = match to {
+                    ScalesTo::Registers => Scales::Registers,
+                    ScalesTo::Plane { tensor, rows, all } => Scales::Plane {
+                        tensor: *tensor,
+                        rows: self.extent(rows, subtile.rows),
+                        all: (self.value(&all[0]), self.value(&all[1])),
+                    },
+                    ScalesTo::Slot {
+                        tensor,
+                        to: [rank, slot],
+                        rows,
+                    } => {
+                        let place = (self.value(rank), self.value(slot));
+                        let rows = self.extent_of_group(rows);
+                        Scales::Slot(self.beside_slot(*tensor, place, rows, columns))
+                    }
+                };
+                FragmentStep::Quantize {
+                    elements: *elements,
+                    part: self.subtile_number(part),
+                    columns,
+                    to,
+                }
+            }
+            FragmentOp::Amax {
                 tensor,
                 elements,
                 part,
@@ -195,47 +176,12 @@ impl<'a> Flattener<'a> {
                 columns,
             } => {
                 let subtile = self.of_subtile();
-                FragmentStep::TakeAmax {
+                FragmentStep::Amax {
                     tensor: *tensor,
                     elements: *elements,
                     part: self.subtile_number(part),
                     rows: self.extent(rows, subtile.rows),
                     columns: self.extent(columns, subtile.columns),
-                }
-            }
-            FragmentOp::AddSubtile {
-                ring,
-                slot_part,
-                index,
-                part,
-                dtype,
-                scaled,
-            } => {
-                let (area, subtile) = self.subtile(*ring, *slot_part, index, *dtype);
-                let part = self.value(part);
-                FragmentStep::AddSubtile {
-                    area,
-                    subtile,
-                    part,
-                    scaled: *scaled,
-                }
-            }
-            FragmentOp::SendScales {
-                tensor,
-                elements,
-                part,
-                to: [rank, slot],
-                rows,
-                columns,
-            } => {
-                let columns = self.extent(columns, BLOCK);
-                let place = (self.value(rank), self.value(slot));
-                let rows = self.extent_of_group(rows);
-                FragmentStep::SendScales {
-                    elements: *elements,
-                    part: self.subtile_number(part),
-                    to: self.beside_slot(*tensor, place, rows, columns),
-                    columns,
                 }
             }
             FragmentOp::ReadTileScales {
@@ -274,6 +220,12 @@ impl<'a> Flattener<'a> {
         self.push(node, Kind::Fragment(step));
     }
 
+    /// Box of the numbers along a side, if others write them in a launch.
+    fn along(&mut self, tensor: TensorId, along: &Along, count: u32) -> Option<Box4> {
+        let [first, end] = [&along.first, &along.end].map(|at| self.value(at));
+        self.scales(tensor, (first, end), count)
+    }
+
     fn of_subtile(&self) -> Subtile {
         self.case.pipeline.tiling_of(self.tiling).subtile()
     }
@@ -296,6 +248,13 @@ impl<'a> Flattener<'a> {
     }
 }
 
+fn side_of(side: Side, rows: u32, columns: u32) -> u32 {
+    match side {
+        Side::Rows => rows,
+        Side::Columns => columns,
+    }
+}
+
 impl Simulator<'_> {
     /// Does it.
     pub(super) fn fragment(&mut self, index: usize, step: FragmentStep) -> Verdict {
@@ -312,74 +271,53 @@ impl Simulator<'_> {
                 self.agents[index].accessed(id);
                 self.written_subtile(index, area, (part, elements), scaled)?;
             }
-            FragmentStep::MakeScales {
+            FragmentStep::Quantize {
                 elements,
                 part,
                 columns,
-            } => self.make_scales(index, (part, elements), columns)?,
-            FragmentStep::WriteScales { .. } => self.write_scales(index, step)?,
-            FragmentStep::TakeAmax {
+                to,
+            } => self.quantize(index, (part, elements), columns, to)?,
+            FragmentStep::Amax {
                 tensor,
                 elements,
                 part,
                 rows,
                 columns,
             } => self.measured(index, tensor, (part, elements), (rows, columns))?,
-            FragmentStep::AddSubtile {
+            FragmentStep::ReadTileScales { from } => self.read_tile_scales(index, &from)?,
+            FragmentStep::ReadSubtile {
                 area,
                 subtile,
-                part,
-                scaled,
+                into,
             } => {
                 let id = self.touch_shared(index, cta, area, false, false)?;
                 self.agents[index].accessed(id);
-                self.has_its_scales(index, subtile, part, scaled)?;
-                self.added(index, subtile, part)?;
-            }
-            FragmentStep::SendScales {
-                elements,
-                part,
-                to,
-                columns,
-            } => self.send_scales(index, (part, elements), &to, columns)?,
-            FragmentStep::ReadTileScales { from } => self.read_tile_scales(index, &from)?,
-            FragmentStep::ReadSubtile { area, subtile, acc } => {
-                let id = self.touch_shared(index, cta, area, false, false)?;
-                self.agents[index].accessed(id);
-                self.read_subtile(index, subtile, acc)?;
+                match into {
+                    Into::Own(acc) => self.read_subtile(index, subtile, acc)?,
+                    Into::Sum(acc) => self.add_to_sum(index, subtile, acc)?,
+                    Into::Product { part, scaled } => {
+                        self.has_its_scales(index, subtile, part, scaled)?;
+                        self.added(index, subtile, part)?;
+                    }
+                }
             }
             FragmentStep::StartSum { acc } => self.start_sum(index, acc),
-            FragmentStep::AddToSum { area, subtile, acc } => {
-                let id = self.touch_shared(index, cta, area, false, false)?;
-                self.agents[index].accessed(id);
-                self.add_to_sum(index, subtile, acc)?;
-            }
             FragmentStep::AddOwn {
                 acc,
                 elements,
                 part,
                 dtype,
             } => self.add_own(index, acc, (elements, part), dtype)?,
-            FragmentStep::ReadVector {
+            FragmentStep::Broadcast {
                 acc,
                 tensor,
-                column,
+                along,
                 shared,
             } => {
                 self.read_scales(index, shared)?;
-                self.read_vector(index, acc, tensor, column)?;
-            }
-            FragmentStep::ReadRows {
-                acc,
-                tensor,
-                row,
-                shared,
-            } => {
-                self.read_scales(index, shared)?;
-                self.read_rows(index, acc, tensor, row)?;
+                self.broadcast(index, acc, tensor, along)?;
             }
             FragmentStep::ReadAhead { shared, .. } => self.read_scales(index, shared)?,
-            FragmentStep::ReadScale { acc, tensor } => self.read_vector(index, acc, tensor, 0)?,
             FragmentStep::Apply { epilogue, part } => self.applied(index, epilogue, part)?,
             FragmentStep::StartProducts => self.start_products(index),
             FragmentStep::ReadBlocks {
@@ -418,28 +356,31 @@ impl Simulator<'_> {
         let named = |product: usize| match *step {
             FragmentStep::WriteSubtile { elements, .. }
             | FragmentStep::AddOwn { elements, .. }
-            | FragmentStep::MakeScales { elements, .. }
-            | FragmentStep::TakeAmax { elements, .. } => elements == Elements::Product(product),
+            | FragmentStep::Quantize {
+                elements,
+                to: Scales::Registers,
+                ..
+            }
+            | FragmentStep::Amax { elements, .. } => elements == Elements::Product(product),
             FragmentStep::Apply { epilogue, .. } => {
                 let mut params = self.case.pipeline.epilogues[epilogue].params.iter();
                 params.any(|param| param.from == Source::Product(product))
             }
             FragmentStep::Promote { product: other, .. } => other == product,
-            FragmentStep::AddSubtile { .. }
+            FragmentStep::ReadSubtile {
+                into: Into::Product { .. },
+                ..
+            }
             | FragmentStep::SendPartial { .. }
             | FragmentStep::AddPartial { .. } => true,
             FragmentStep::ReadSubtile { .. }
-            | FragmentStep::ReadVector { .. }
-            | FragmentStep::ReadScale { .. }
-            | FragmentStep::ReadRows { .. }
+            | FragmentStep::Broadcast { .. }
             | FragmentStep::ReadAhead { .. }
-            | FragmentStep::WriteScales { .. }
-            | FragmentStep::SendScales { .. }
+            | FragmentStep::Quantize { .. }
             | FragmentStep::ReadTileScales { .. }
             | FragmentStep::StartSum { .. }
             | FragmentStep::StartProducts
-            | FragmentStep::ReadBlocks { .. }
-            | FragmentStep::AddToSum { .. } => false,
+            | FragmentStep::ReadBlocks { .. } => false,
         };
         let agent = &self.agents[index];
         let mut under_way = agent.mma.iter().flatten().chain(&agent.open_mma);
@@ -455,20 +396,22 @@ impl Simulator<'_> {
             FragmentStep::WriteSubtile { area, .. } => {
                 format!("writes {}", self.area_name(step, area))
             }
-            FragmentStep::TakeAmax { tensor, part, .. } => format!(
+            FragmentStep::Amax { tensor, part, .. } => format!(
                 "measures subtile {part} for {}",
                 self.case.pipeline.kernel.buffers[tensor.index()].name
             ),
-            FragmentStep::MakeScales { part, .. } => format!("makes the scales of subtile {part}"),
-            FragmentStep::WriteScales { tensor, part, .. } => format!(
-                "writes the scales of subtile {part} to {}",
-                self.case.pipeline.kernel.buffers[tensor.index()].name
-            ),
-            FragmentStep::SendScales { part, to, .. } => format!(
-                "writes the scales of subtile {part} to {} on rank {}",
-                self.case.pipeline.kernel.buffers[to.tensor.index()].name,
-                to.rank
-            ),
+            FragmentStep::Quantize { part, to, .. } => match to {
+                Scales::Registers => format!("makes the scales of subtile {part}"),
+                Scales::Plane { tensor, .. } => format!(
+                    "writes the scales of subtile {part} to {}",
+                    self.case.pipeline.kernel.buffers[tensor.index()].name
+                ),
+                Scales::Slot(to) => format!(
+                    "writes the scales of subtile {part} to {} on rank {}",
+                    self.case.pipeline.kernel.buffers[to.tensor.index()].name,
+                    to.rank
+                ),
+            },
             FragmentStep::ReadTileScales { from } => format!(
                 "reads {}",
                 self.case.pipeline.kernel.buffers[from.tensor.index()].name
@@ -488,9 +431,6 @@ impl Simulator<'_> {
                     _ => format!("promotes {piece} share {share}"),
                 }
             }
-            FragmentStep::AddSubtile { area, .. } | FragmentStep::AddToSum { area, .. } => {
-                format!("reads {}", self.area_name(step, area))
-            }
             FragmentStep::SendPartial {
                 cta, area, part, ..
             } => format!(
@@ -503,20 +443,16 @@ impl Simulator<'_> {
             FragmentStep::ReadSubtile { area, .. } => {
                 format!("reads {}", self.area_name(step, area))
             }
-            FragmentStep::ReadVector { tensor, column, .. } => format!(
-                "reads {} from column {column} on",
-                self.case.pipeline.kernel.buffers[tensor.index()].name
-            ),
-            FragmentStep::ReadRows { tensor, row, .. } => format!(
-                "reads {} from row {row} on",
-                self.case.pipeline.kernel.buffers[tensor.index()].name
-            ),
+            FragmentStep::Broadcast { tensor, along, .. } => {
+                let from = &self.case.pipeline.kernel.buffers[tensor.index()].name;
+                match along {
+                    None => format!("reads {from}"),
+                    Some((Side::Columns, first)) => format!("reads {from} from column {first} on"),
+                    Some((Side::Rows, first)) => format!("reads {from} from row {first} on"),
+                }
+            }
             FragmentStep::ReadAhead { tensor, first, .. } => format!(
                 "reads {} ahead, from number {first} on",
-                self.case.pipeline.kernel.buffers[tensor.index()].name
-            ),
-            FragmentStep::ReadScale { tensor, .. } => format!(
-                "reads {}",
                 self.case.pipeline.kernel.buffers[tensor.index()].name
             ),
             FragmentStep::Apply { epilogue, part } => format!(

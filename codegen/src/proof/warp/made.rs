@@ -3,7 +3,7 @@
 
 use super::held::Made;
 use super::simulator::{Simulator, Verdict};
-use super::step::{Area, Box4, FragmentStep};
+use super::step::{Area, Box4, Scales};
 use super::trace;
 use crate::diag::Diagnostic;
 use crate::encoding::BLOCK;
@@ -11,8 +11,25 @@ use crate::program::TensorId;
 use crate::warp::Elements;
 
 impl Simulator<'_> {
+    /// Scales of a subtile's rows are made or written.
+    pub(super) fn quantize(
+        &mut self,
+        index: usize,
+        of: (u32, Elements),
+        columns: (u32, u32),
+        to: Scales,
+    ) -> Verdict {
+        match to {
+            Scales::Registers => self.make_scales(index, of, columns),
+            Scales::Plane { tensor, rows, all } => {
+                self.write_scales(index, tensor, of, (rows, columns), all)
+            }
+            Scales::Slot(to) => self.send_scales(index, of, &to, columns),
+        }
+    }
+
     /// Scales are made of the rows of a subtile, of those columns of them.
-    pub(super) fn make_scales(
+    fn make_scales(
         &mut self,
         index: usize,
         (part, elements): (u32, Elements),
@@ -60,7 +77,7 @@ impl Simulator<'_> {
     }
 
     /// The scales of a block are written beside the slot that its codes are stored to.
-    pub(super) fn send_scales(
+    fn send_scales(
         &mut self,
         index: usize,
         (part, elements): (u32, Elements),
@@ -153,18 +170,14 @@ impl Simulator<'_> {
     }
 
     /// The scales of a subtile's rows are written.
-    pub(super) fn write_scales(&mut self, index: usize, step: FragmentStep) -> Verdict {
-        let FragmentStep::WriteScales {
-            tensor,
-            elements,
-            part,
-            rows,
-            all,
-            columns,
-        } = step
-        else {
-            return Ok(());
-        };
+    fn write_scales(
+        &mut self,
+        index: usize,
+        tensor: TensorId,
+        (part, elements): (u32, Elements),
+        (rows, columns): ((u32, u32), (u32, u32)),
+        all: (u32, u32),
+    ) -> Verdict {
         let made = self.scales_of(index, elements, part)?;
         let wrong = |what: &str| Err(Box::new(trace::wrong(self, index, what)));
         let buffers = &self.case.pipeline.kernel.buffers;

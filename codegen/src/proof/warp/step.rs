@@ -1,7 +1,7 @@
 //! Steps of a role of a CTA: nodes with their numbers worked out.
 
 use crate::dtype::Dtype;
-use crate::program::{Loc, TensorId};
+use crate::program::{Loc, Side, TensorId};
 use crate::tiling::Piece;
 use crate::value::AccId;
 use crate::warp::{Elements, Node, View};
@@ -173,6 +173,34 @@ impl Kind {
     }
 }
 
+/// Where a loaded subtile is read to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Into {
+    /// Registers of its own.
+    Own(AccId),
+    /// Added to a sum's registers.
+    Sum(AccId),
+    /// Added to the accumulators of a subtile of the tile, its codes times their scales if they have some.
+    Product { part: u32, scaled: bool },
+}
+
+/// Where computed scales go.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Scales {
+    /// Registers: they are made.
+    Registers,
+    /// The plane of an output.
+    Plane {
+        tensor: TensorId,
+        /// Rows of the output, those that exist.
+        rows: (u32, u32),
+        /// All rows, and how long a line is.
+        all: (u32, u32),
+    },
+    /// Beside a slot of partial sums: this group's rows.
+    Slot(Box4),
+}
+
 /// One concrete operation on a fragment of a tile.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FragmentStep {
@@ -186,16 +214,6 @@ pub(super) enum FragmentStep {
         /// True if it is multiplied by its scales.
         scaled: bool,
     },
-    /// Ordinary loads from shared memory, added to accumulators.
-    AddSubtile {
-        area: Area,
-        /// All of the subtile: the other group reads the rest.
-        subtile: Area,
-        /// Index of the subtile in the tile.
-        part: u32,
-        /// True if its codes have scales.
-        scaled: bool,
-    },
     /// A subtile's accumulators, into the shared memory of a CTA of the cluster.
     SendPartial {
         cta: u32,
@@ -207,22 +225,15 @@ pub(super) enum FragmentStep {
         area: Area,
         part: u32,
     },
-    /// Ordinary loads of a stored subtile into registers of its own.
+    /// Ordinary loads of a stored subtile.
     ReadSubtile {
         area: Area,
-        /// All of the subtile.
+        /// All of the subtile: the other group reads the rest.
         subtile: Area,
-        acc: AccId,
+        into: Into,
     },
     /// A sum's registers are zero.
     StartSum {
-        acc: AccId,
-    },
-    /// Ordinary loads of a stored subtile, added to a sum's registers.
-    AddToSum {
-        area: Area,
-        /// All of the subtile.
-        subtile: Area,
         acc: AccId,
     },
     /// This rank's own term is added to a sum's registers.
@@ -233,19 +244,11 @@ pub(super) enum FragmentStep {
         /// Type that it is rounded to.
         dtype: Dtype,
     },
-    /// Ordinary loads of a vector.
-    ReadVector {
+    /// Ordinary loads of a vector or a scale: from that row or column on, or of the only number.
+    Broadcast {
         acc: AccId,
         tensor: TensorId,
-        column: u32,
-        /// Box of its numbers, if others write them in a launch.
-        shared: Option<Box4>,
-    },
-    /// Ordinary loads of a scale of rows.
-    ReadRows {
-        acc: AccId,
-        tensor: TensorId,
-        row: u32,
+        along: Option<(Side, u32)>,
         /// Box of its numbers, if others write them in a launch.
         shared: Option<Box4>,
     },
@@ -256,17 +259,12 @@ pub(super) enum FragmentStep {
         /// Box of its numbers, if others write them in a launch.
         shared: Option<Box4>,
     },
-    /// An ordinary load of a scale.
-    ReadScale {
-        acc: AccId,
-        tensor: TensorId,
-    },
     Apply {
         epilogue: usize,
         part: u32,
     },
     /// An amax becomes as large as the elements of a subtile that exist.
-    TakeAmax {
+    Amax {
         tensor: TensorId,
         elements: Elements,
         /// Index of the subtile in the tile.
@@ -275,30 +273,12 @@ pub(super) enum FragmentStep {
         rows: (u32, u32),
         columns: (u32, u32),
     },
-    /// Scales are made of a subtile's elements that exist, in those columns.
-    MakeScales {
+    /// Scales of a subtile's elements that exist, in those columns, are made or written.
+    Quantize {
         elements: Elements,
         part: u32,
         columns: (u32, u32),
-    },
-    /// Writes scales to their plane.
-    WriteScales {
-        tensor: TensorId,
-        elements: Elements,
-        part: u32,
-        /// Rows of the output, those that exist.
-        rows: (u32, u32),
-        /// All rows, and how long a line is.
-        all: (u32, u32),
-        columns: (u32, u32),
-    },
-    /// The scales of a block are written beside a slot of partial sums: this group's rows.
-    SendScales {
-        elements: Elements,
-        part: u32,
-        to: Box4,
-        /// The block's columns that exist.
-        columns: (u32, u32),
+        to: Scales,
     },
     /// Ordinary loads of the scales of a tile of partial sums: this group's rows.
     ReadTileScales {
@@ -329,25 +309,26 @@ impl FragmentStep {
     /// True if it touches global memory.
     pub fn is_global(&self) -> bool {
         match self {
-            FragmentStep::ReadVector { .. }
-            | FragmentStep::ReadScale { .. }
-            | FragmentStep::ReadRows { .. }
+            FragmentStep::Broadcast { .. }
             | FragmentStep::ReadAhead { .. }
-            | FragmentStep::WriteScales { .. }
-            | FragmentStep::SendScales { .. }
+            | FragmentStep::Quantize {
+                to: Scales::Plane { .. } | Scales::Slot(_),
+                ..
+            }
             | FragmentStep::ReadTileScales { .. }
-            | FragmentStep::TakeAmax { .. } => true,
-            FragmentStep::ReadSubtile { .. }
+            | FragmentStep::Amax { .. } => true,
+            FragmentStep::Quantize {
+                to: Scales::Registers,
+                ..
+            }
+            | FragmentStep::ReadSubtile { .. }
             | FragmentStep::StartSum { .. }
-            | FragmentStep::AddToSum { .. }
             | FragmentStep::AddOwn { .. }
             | FragmentStep::Apply { .. }
             | FragmentStep::StartProducts
             | FragmentStep::ReadBlocks { .. }
             | FragmentStep::Promote { .. }
-            | FragmentStep::MakeScales { .. }
             | FragmentStep::WriteSubtile { .. }
-            | FragmentStep::AddSubtile { .. }
             | FragmentStep::SendPartial { .. }
             | FragmentStep::AddPartial { .. } => false,
         }

@@ -6,7 +6,7 @@ use super::step::Area;
 use super::trace;
 use crate::dtype::Dtype;
 use crate::kernel::{Kernel, OpKind, ValueId, visit};
-use crate::program::TensorId;
+use crate::program::{Side, TensorId};
 use crate::value::AccId;
 use crate::warp::{Elements, Source};
 use std::collections::HashMap;
@@ -82,17 +82,11 @@ impl Simulator<'_> {
             );
         }
         let Agent { fragment, who, .. } = &self.agents[index];
-        let own = |op: &OpKind| match op {
-            OpKind::Reduce { acc: of, own, .. } if *of == acc => *own,
-            OpKind::Reduce { .. }
-            | OpKind::Store { .. }
-            | OpKind::Wait { .. }
-            | OpKind::Signal { .. }
-            | OpKind::Copy { .. }
-            | OpKind::Dot { .. }
-            | OpKind::Load { .. }
-            | OpKind::ForRanks { .. }
-            | OpKind::If { .. } => None,
+        let own = |op: &OpKind| {
+            let OpKind::Reduce { acc: of, own, .. } = op else {
+                return None;
+            };
+            own.filter(|_| *of == acc)
         };
         if !(0..POINTS).all(|point| self.is_value_at(point, &own, fragment, elements)) {
             return wrong("this rank's own term is another value");
@@ -199,34 +193,25 @@ impl Simulator<'_> {
     }
 
     /// A vector or a scale is read.
-    pub(super) fn read_vector(
+    pub(super) fn broadcast(
         &mut self,
         index: usize,
         acc: AccId,
         tensor: TensorId,
-        column: u32,
+        along: Option<(Side, u32)>,
     ) -> Verdict {
         if self.loaded_from(acc) != Some(tensor) {
-            let what = "the vector or scale is another one";
+            let what = match along {
+                Some((Side::Rows, _)) => "the scale is another one",
+                Some((Side::Columns, _)) | None => "the vector or scale is another one",
+            };
             return Err(Box::new(trace::wrong(self, index, what)));
         }
-        self.has_read(index, acc, None, column);
-        Ok(())
-    }
-
-    /// A scale of rows is read.
-    pub(super) fn read_rows(
-        &mut self,
-        index: usize,
-        acc: AccId,
-        tensor: TensorId,
-        row: u32,
-    ) -> Verdict {
-        if self.loaded_from(acc) != Some(tensor) {
-            let what = "the scale is another one";
-            return Err(Box::new(trace::wrong(self, index, what)));
+        match along {
+            None => self.has_read(index, acc, None, 0),
+            Some((Side::Columns, column)) => self.has_read(index, acc, None, column),
+            Some((Side::Rows, row)) => self.has_read(index, acc, Some(row), 0),
         }
-        self.has_read(index, acc, Some(row), 0);
         Ok(())
     }
 
@@ -236,7 +221,7 @@ impl Simulator<'_> {
         // All products of an item are of the same tile.
         let product = params.iter().find_map(|param| match param.from {
             Source::Product(product) => Some(product),
-            Source::Subtile | Source::Sum | Source::Vector | Source::Scale | Source::Rows => None,
+            Source::Subtile | Source::Sum | Source::Broadcast(_) => None,
         });
         let fragment = &self.agents[index].fragment;
         let alone = (product.is_none()).then(|| self.place_of_reads(index, epilogue, part));
@@ -248,15 +233,15 @@ impl Simulator<'_> {
             let rows = match param.from {
                 Source::Product(_) => continue,
                 Source::Subtile | Source::Sum => true,
-                Source::Vector => false,
-                Source::Scale => {
+                Source::Broadcast(Some(Side::Columns)) => false,
+                Source::Broadcast(None) => {
                     if fragment.read.iter().any(|(acc, ..)| *acc == param.acc) {
                         continue;
                     }
                     let what = format!("`{}` was not read", param.name);
                     return Err(Box::new(trace::wrong(self, index, &what)));
                 }
-                Source::Rows => {
+                Source::Broadcast(Some(Side::Rows)) => {
                     let of_row = |(acc, at, _): &(AccId, Option<u32>, u32)| {
                         *acc == param.acc && at.is_some_and(|at| is(row, at))
                     };
@@ -304,16 +289,11 @@ impl Simulator<'_> {
         fragment: &Fragment,
         elements: Elements,
     ) -> bool {
-        let stored = |op: &OpKind| match op {
-            OpKind::Store { dst, value, .. } => (dst.buffer == tensor).then_some(*value),
-            OpKind::Wait { .. }
-            | OpKind::Signal { .. }
-            | OpKind::Copy { .. }
-            | OpKind::Dot { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::Load { .. }
-            | OpKind::ForRanks { .. }
-            | OpKind::If { .. } => None,
+        let stored = |op: &OpKind| {
+            let OpKind::Store { dst, value, .. } = op else {
+                return None;
+            };
+            (dst.buffer == tensor).then_some(*value)
         };
         (0..POINTS).all(|point| self.is_value_at(point, &stored, fragment, elements))
     }
@@ -325,16 +305,11 @@ impl Simulator<'_> {
         fragment: &Fragment,
         elements: Elements,
     ) -> bool {
-        let measured = |op: &OpKind| match op {
-            OpKind::Store { amax, .. } => amax.filter(|amax| amax.to == tensor).map(|amax| amax.of),
-            OpKind::Wait { .. }
-            | OpKind::Signal { .. }
-            | OpKind::Copy { .. }
-            | OpKind::Dot { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::Load { .. }
-            | OpKind::ForRanks { .. }
-            | OpKind::If { .. } => None,
+        let measured = |op: &OpKind| {
+            let OpKind::Store { amax, .. } = op else {
+                return None;
+            };
+            amax.filter(|amax| amax.to == tensor).map(|amax| amax.of)
         };
         (0..POINTS).all(|point| self.is_value_at(point, &measured, fragment, elements))
     }
@@ -379,13 +354,9 @@ impl Simulator<'_> {
                             let from = made.params.iter().find(|param| param.acc == acc);
                             match from.map(|param| param.from) {
                                 Some(Source::Product(index)) => product(index),
-                                Some(
-                                    Source::Subtile
-                                    | Source::Sum
-                                    | Source::Vector
-                                    | Source::Scale
-                                    | Source::Rows,
-                                ) => filled.number(acc),
+                                Some(Source::Subtile | Source::Sum | Source::Broadcast(_)) => {
+                                    filled.number(acc)
+                                }
                                 None => f64::NAN,
                             }
                         };

@@ -116,15 +116,10 @@ fn bodies_of(blocks: &[Block], world: u32, found: &mut Vec<Body>) {
 /// The ops that are steps of a plan.
 fn done(body: &[Op]) -> Vec<OpId> {
     let mut found = Vec::new();
-    visit_ops(body, &mut |op| match op.kind {
-        OpKind::ForRanks { .. } | OpKind::If { .. } => {}
-        OpKind::Wait { .. }
-        | OpKind::Signal { .. }
-        | OpKind::Copy { .. }
-        | OpKind::Dot { .. }
-        | OpKind::Reduce { .. }
-        | OpKind::Load { .. }
-        | OpKind::Store { .. } => found.push(op.id),
+    visit_ops(body, &mut |op| {
+        if !matches!(op.kind, OpKind::ForRanks { .. } | OpKind::If { .. }) {
+            found.push(op.id);
+        }
     });
     found
 }

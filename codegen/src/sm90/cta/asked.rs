@@ -419,19 +419,7 @@ pub(crate) fn moves_and_sums(body: &[Block]) -> (&[Block], &[Block]) {
 
 fn multiplies_or_stores(body: &[Block]) -> bool {
     let mut found = false;
-    visit(body, &mut |op| {
-        found |= match op.kind {
-            OpKind::Dot { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::Load { .. }
-            | OpKind::Store { .. } => true,
-            OpKind::Copy { .. }
-            | OpKind::Wait { .. }
-            | OpKind::Signal { .. }
-            | OpKind::ForRanks { .. }
-            | OpKind::If { .. } => false,
-        };
-    });
+    visit(body, &mut |op| found |= op.kind.computes());
     found
 }
 

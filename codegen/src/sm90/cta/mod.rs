@@ -19,7 +19,7 @@ mod together;
 mod wgmma;
 
 pub(crate) use rules::placed;
-pub use smem::{Lifetime, Region};
+pub use smem::{Lifetime, Region, SlotKind};
 pub use wgmma::{BLOCK_ROWS, CONSUMERS, Mode, PARTIAL_BOX_ROWS, Wgmma, instruction_k};
 
 use crate::checked::Subject;
@@ -502,19 +502,21 @@ impl Cta {
         &self.smem
     }
 
-    /// The region of that name.
-    pub fn region(&self, name: &str) -> Option<&Region> {
-        self.smem.iter().find(|region| region.name == name)
+    /// The region of slots of that kind.
+    pub fn region(&self, of: SlotKind) -> Option<&Region> {
+        self.smem.iter().find(|region| region.of == of)
     }
 
     /// Stages of operands.
     pub fn stages(&self) -> u32 {
-        self.region("stage").map_or(0, |stages| stages.slots)
+        self.region(SlotKind::Stage)
+            .map_or(0, |stages| stages.slots)
     }
 
     /// Lifetime of the places of subtiles of results, if there are any.
     fn subtiles(&self) -> Option<Lifetime> {
-        self.region("subtile").map(|subtiles| subtiles.lifetime)
+        self.region(SlotKind::Subtile)
+            .map(|subtiles| subtiles.lifetime)
     }
 
     /// True if the warpgroups that share a tile stagger its epilogues.
@@ -530,7 +532,7 @@ impl Cta {
     /// True if warpgroups that multiply have an order barrier, and subtiles of their own: of tiles of their own (ping-pong), or
     /// of their halves (staggered epilogues).
     pub fn ordered(&self) -> bool {
-        self.region("subtile")
+        self.region(SlotKind::Subtile)
             .is_some_and(|subtiles| subtiles.sets > 1)
     }
 

@@ -91,22 +91,14 @@ struct Read {
 
 fn vectors(kernel: &Kernel, body: &[Op]) -> Read {
     let mut read = Read::default();
-    visit_ops(body, &mut |op| match &op.kind {
-        OpKind::Load { from, .. } => {
+    visit_ops(body, &mut |op| {
+        if let OpKind::Load { from, .. } = &op.kind {
             let usage = kernel.buffers[from.buffer.index()].usage;
             let [in_rows, in_columns] = Side::ALL.map(|side| usage.is_same_in(side));
             read.vectors[0] += u32::from(in_columns && !in_rows);
             read.vectors[1] += u32::from(in_rows && !in_columns);
             read.numbers += u32::from(in_rows && in_columns);
         }
-        OpKind::Dot { .. }
-        | OpKind::Reduce { .. }
-        | OpKind::Store { .. }
-        | OpKind::Copy { .. }
-        | OpKind::Wait { .. }
-        | OpKind::Signal { .. }
-        | OpKind::ForRanks { .. }
-        | OpKind::If { .. } => {}
     });
     read
 }
@@ -161,19 +153,12 @@ fn sums(kernel: &Kernel, body: &[Op]) -> Sums {
 /// True if an item announces its product before it waits for what it adds.
 fn announces(kernel: &Kernel, body: &[Op]) -> bool {
     let (mut signalled, mut waited) = (false, false);
-    visit_ops(body, &mut |op| match &op.kind {
-        OpKind::Signal { .. } => signalled = true,
-        OpKind::Wait { cells, .. } => {
+    visit_ops(body, &mut |op| {
+        signalled |= matches!(op.kind, OpKind::Signal { .. });
+        if let OpKind::Wait { cells, .. } = &op.kind {
             let data = kernel.counters[cells.counter.index()].purpose == Purpose::Data;
             waited |= signalled && data;
         }
-        OpKind::Dot { .. }
-        | OpKind::Load { .. }
-        | OpKind::Reduce { .. }
-        | OpKind::Store { .. }
-        | OpKind::Copy { .. }
-        | OpKind::ForRanks { .. }
-        | OpKind::If { .. } => {}
     });
     waited
 }

@@ -6,11 +6,54 @@ use super::wgmma::{CONSUMERS, Mode};
 use crate::kernel::GemmKind;
 use crate::tiling::{Subtile, Tile};
 
+/// Kind of the slots of a ring, and of a region of shared memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum SlotKind {
+    /// Operands of a step, or a stored subtile.
+    Stage,
+    /// A subtile of results.
+    Subtile,
+    /// Partials of another CTA of a split K.
+    SplitPartial,
+    /// A box that a CTA of a role that moves data copies.
+    Staging,
+    /// A box that a spare warp of a GEMM CTA copies.
+    SpareStaging,
+    /// A tile: no memory of its own, but that of subtiles or partials in the places of stages.
+    Tile,
+}
+
+impl SlotKind {
+    /// Name of a slot in the text.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SlotKind::Stage => "stage",
+            SlotKind::Subtile => "subtile",
+            SlotKind::SplitPartial => "split_partial",
+            SlotKind::Staging => "staging",
+            SlotKind::SpareStaging => "spare_staging",
+            SlotKind::Tile => "tile",
+        }
+    }
+
+    /// The constant of the text that says how many slots there are.
+    pub const fn count(self) -> &'static str {
+        match self {
+            SlotKind::Stage => "STAGES",
+            SlotKind::Subtile => "SUBTILES",
+            SlotKind::SplitPartial => "SPLIT_PARTIALS",
+            SlotKind::Staging => "STAGING_SLOTS",
+            SlotKind::SpareStaging => "SPARE_STAGING_SLOTS",
+            SlotKind::Tile => "TILES",
+        }
+    }
+}
+
 /// A part of a CTA's shared memory: slots of the same size, in places of their own or in others'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Region {
-    /// Name of a slot: `stage`, `subtile`, `split_partial`, `staging`, `spare_staging`.
-    pub name: &'static str,
+    /// Kind of its slots.
+    pub of: SlotKind,
     /// Bytes of a slot.
     pub bytes: u32,
     /// Slots of a set.
@@ -88,7 +131,7 @@ const MOST_STAGING: u32 = 12;
 /// Staging buffers of so many bytes, which have all of `room`.
 pub(super) fn staging_alone(bytes: u32, room: u32) -> Region {
     Region {
-        name: "staging",
+        of: SlotKind::Staging,
         bytes,
         slots: ((room - BARRIERS) / bytes).min(MOST_STAGING),
         sets: 1,
@@ -316,7 +359,7 @@ impl Needs {
             stages, subtiles, ..
         } = *division;
         let stages = Region {
-            name: "stage",
+            of: SlotKind::Stage,
             bytes: self.stage,
             slots: stages,
             sets: 1,
@@ -326,7 +369,7 @@ impl Needs {
         // Each warpgroup has subtiles of its own where it has tiles, or ends, of its own.
         let own = self.ping_pong() || division.lifetime == Lifetime::Staggered;
         let subtiles = Region {
-            name: "subtile",
+            of: SlotKind::Subtile,
             bytes: division.subtile.elements() * self.results.widest,
             slots: subtiles,
             sets: if own { CONSUMERS } else { 1 },
@@ -339,7 +382,7 @@ impl Needs {
         let mut regions = vec![stages, subtiles];
         if self.split > 1 {
             regions.push(Region {
-                name: "split_partial",
+                of: SlotKind::SplitPartial,
                 bytes: self.partials() / CONSUMERS,
                 slots: 1,
                 sets: CONSUMERS,
@@ -356,7 +399,7 @@ impl Needs {
         if let Some((bytes, slots)) = spare {
             let ends = regions.iter().map(Region::end);
             regions.push(Region {
-                name: "spare_staging",
+                of: SlotKind::SpareStaging,
                 bytes,
                 slots,
                 sets: 1,

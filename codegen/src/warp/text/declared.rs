@@ -35,7 +35,7 @@ pub(super) fn ring(ring: &Ring) -> Vec<String> {
         None => (String::new(), 0),
     };
     vec![
-        ring.name.into(),
+        ring.of.name().into(),
         format!("{} slots at {at}", ring.slots),
         parts,
         match &ring.empty {

@@ -1,8 +1,9 @@
 //! Work on a thread's fragment of a tile, in words.
 
 use super::Printer;
+use crate::program::TensorId;
 use crate::warp::spelling::number;
-use crate::warp::{Elements, Expr, FragmentOp, Source};
+use crate::warp::{Elements, Expr, FragmentOp, ReadInto, ScalesTo, Source};
 
 /// Words for one of several shares.
 fn in_share(share: u32, shares: u32) -> String {
@@ -29,26 +30,22 @@ impl Printer<'_> {
         match op {
             FragmentOp::ReadSubtile {
                 ring,
-                name,
-                dtype,
                 slot_part,
                 index,
-                ..
-            } => format!(
-                "{name} = {} as {dtype}",
-                self.part(*ring, *slot_part, index)
-            ),
-            FragmentOp::StartSum { name, .. } => format!("{name} = 0"),
-            FragmentOp::AddToSum {
-                ring,
-                name,
                 dtype,
-                slot_part,
-                ..
-            } => format!(
-                "{name} += {} as {dtype}",
-                self.part(*ring, *slot_part, &Expr::Const(0))
-            ),
+                into,
+            } => {
+                let from = self.part(*ring, *slot_part, index);
+                match into {
+                    ReadInto::Own { name, .. } => format!("{name} = {from} as {dtype}"),
+                    ReadInto::Sum { name, .. } => format!("{name} += {from} as {dtype}"),
+                    ReadInto::Product { part, scaled } => {
+                        let by = if *scaled { " by its scales" } else { "" };
+                        format!("acc[{}] += {from}{by}", number(part))
+                    }
+                }
+            }
+            FragmentOp::StartSum { name, .. } => format!("{name} = 0"),
             FragmentOp::AddOwn {
                 name,
                 elements,
@@ -56,30 +53,21 @@ impl Printer<'_> {
                 dtype,
                 ..
             } => format!("{name} += {} as {dtype}", self.elements(*elements, part)),
-            FragmentOp::ReadVector {
+            FragmentOp::Broadcast {
                 name,
                 tensor,
-                column,
+                along,
                 ..
             } => {
+                let from = &self.pipeline.kernel.buffers[tensor.index()].name;
+                match along {
+                    Some(along) => format!("{name} = {from}[{}..]", number(&along.first)),
+                    None => format!("{name} = {from}"),
+                }
+            }
+            FragmentOp::ReadAhead { tensor, along } => {
                 let vector = &self.pipeline.kernel.buffers[tensor.index()].name;
-                format!("{name} = {vector}[{}..]", number(column))
-            }
-            FragmentOp::ReadRows {
-                name, tensor, row, ..
-            } => {
-                let scale = &self.pipeline.kernel.buffers[tensor.index()].name;
-                format!("{name} = {scale}[{}..]", number(row))
-            }
-            FragmentOp::ReadAhead { tensor, first, .. } => {
-                let vector = &self.pipeline.kernel.buffers[tensor.index()].name;
-                format!("read ahead {vector}[{}..]", number(first))
-            }
-            FragmentOp::ReadScale { name, tensor, .. } => {
-                format!(
-                    "{name} = {}",
-                    self.pipeline.kernel.buffers[tensor.index()].name
-                )
+                format!("read ahead {vector}[{}..]", number(&along.first))
             }
             FragmentOp::ReadBlocks {
                 ring,
@@ -127,14 +115,9 @@ impl Printer<'_> {
                 let name = |acc| {
                     let param = epilogue.params.iter().find(|param| param.acc == acc);
                     match param.map(|param| (param.from, &param.name)) {
-                        Some((
-                            Source::Subtile
-                            | Source::Sum
-                            | Source::Vector
-                            | Source::Scale
-                            | Source::Rows,
-                            name,
-                        )) => name.clone(),
+                        Some((Source::Subtile | Source::Sum | Source::Broadcast(_), name)) => {
+                            name.clone()
+                        }
                         Some((Source::Product(product), _)) => {
                             format!("{}[{}]", self.accumulators(product), number(part))
                         }
@@ -160,48 +143,36 @@ impl Printer<'_> {
                 };
                 format!("write {} <- {from}{by}{to}", self.ring(*ring))
             }
-            FragmentOp::MakeScales {
+            FragmentOp::Quantize {
                 elements,
                 part,
                 columns,
-            } => {
-                let from = self.elements(*elements, part);
-                let [column, columns] = columns.each_ref().map(number);
-                format!("make scales of |{from}| of [{column}..{columns}]")
-            }
-            FragmentOp::WriteScales {
-                tensor,
-                elements,
-                part,
-                rows,
-                all,
-                columns,
-            } => {
-                let from = self.elements(*elements, part);
-                let to = &self.pipeline.kernel.buffers[tensor.index()].name;
-                let [row, rows] = rows.each_ref().map(number);
-                let [all, line] = all.each_ref().map(number);
-                let [column, columns] = columns.each_ref().map(number);
-                format!(
-                    "{to}[({column}) / 128, {row}..{rows}] <- scales of |{from}| of [..{columns}], zeros in {all}..{line}"
-                )
-            }
-            FragmentOp::SendScales {
-                tensor,
-                elements,
-                part,
                 to,
-                rows,
-                columns,
             } => {
                 let from = self.elements(*elements, part);
-                let plane = &self.pipeline.kernel.buffers[tensor.index()].name;
-                let [rank, slot] = to.each_ref().map(number);
-                let [row, rows] = rows.each_ref().map(number);
                 let [column, columns] = columns.each_ref().map(number);
-                format!(
-                    "{plane} on {rank}, slot {slot} [{row}..{rows}, ({column}) / 128] <- scales of |{from}| of [..{columns}]"
-                )
+                let name = |tensor: &TensorId| &self.pipeline.kernel.buffers[tensor.index()].name;
+                match to {
+                    ScalesTo::Registers => {
+                        format!("make scales of |{from}| of [{column}..{columns}]")
+                    }
+                    ScalesTo::Plane { tensor, rows, all } => {
+                        let [row, rows] = rows.each_ref().map(number);
+                        let [all, line] = all.each_ref().map(number);
+                        format!(
+                            "{}[({column}) / 128, {row}..{rows}] <- scales of |{from}| of [..{columns}], zeros in {all}..{line}",
+                            name(tensor)
+                        )
+                    }
+                    ScalesTo::Slot { tensor, to, rows } => {
+                        let [rank, slot] = to.each_ref().map(number);
+                        let [row, rows] = rows.each_ref().map(number);
+                        format!(
+                            "{} on {rank}, slot {slot} [{row}..{rows}, ({column}) / 128] <- scales of |{from}| of [..{columns}]",
+                            name(tensor)
+                        )
+                    }
+                }
             }
             FragmentOp::ReadTileScales {
                 tensor,
@@ -215,7 +186,7 @@ impl Printer<'_> {
                 let [column, columns] = columns.each_ref().map(number);
                 format!("scales <- {plane}, slot {slot} [{row}..{rows}, {column}..{columns}]")
             }
-            FragmentOp::TakeAmax {
+            FragmentOp::Amax {
                 tensor,
                 elements,
                 part,
@@ -228,19 +199,6 @@ impl Printer<'_> {
                     [&rows[0], &rows[1], &columns[0], &columns[1]].map(number);
                 format!("{to} = max({to}, |{from}| of [{row}..{rows}, {column}..{columns}])")
             }
-            FragmentOp::AddSubtile {
-                ring,
-                slot_part,
-                index,
-                part,
-                scaled,
-                ..
-            } => format!(
-                "acc[{}] += {}{}",
-                number(part),
-                self.part(*ring, *slot_part, index),
-                if *scaled { " by its scales" } else { "" }
-            ),
             FragmentOp::SendPartial {
                 ring,
                 to,

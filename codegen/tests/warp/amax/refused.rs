@@ -146,7 +146,7 @@ fn broken(program: &Program, edit: impl Fn(&mut Vec<Node>, usize)) -> String {
         built(program, &square(program, 2, E4M3)).unwrap_or_else(|error| panic!("{error}"));
     let mut changed = false;
     pipeline.lists(&mut |list| {
-        let takes = |node: &Node| matches!(node, Node::Fragment(FragmentOp::TakeAmax { .. }));
+        let takes = |node: &Node| matches!(node, Node::Fragment(FragmentOp::Amax { .. }));
         // Not what the change puts into a list of its own.
         if let Some(at) = list.iter().position(takes).filter(|_| !changed) {
             edit(list, at);
@@ -179,7 +179,7 @@ fn a_subtile_that_is_not_measured_as_it_should_be() {
     let beyond = broken(
         &program("ag_gemm"),
         with(|op| {
-            if let FragmentOp::TakeAmax { rows, .. } = op {
+            if let FragmentOp::Amax { rows, .. } = op {
                 rows[1] = Expr::from(1 << 20);
             }
         }),
@@ -191,7 +191,7 @@ fn a_subtile_that_is_not_measured_as_it_should_be() {
     let short = broken(
         &program("gemm"),
         with(|op| {
-            if let FragmentOp::TakeAmax { columns, .. } = op {
+            if let FragmentOp::Amax { columns, .. } = op {
                 columns[1] = columns[1].clone() - 8;
             }
         }),
@@ -200,7 +200,7 @@ fn a_subtile_that_is_not_measured_as_it_should_be() {
     let elsewhere = broken(
         &program("gemm"),
         with(|op| {
-            if let FragmentOp::TakeAmax { rows, .. } = op {
+            if let FragmentOp::Amax { rows, .. } = op {
                 rows[0] = rows[0].clone() + 8;
             }
         }),
@@ -211,7 +211,7 @@ fn a_subtile_that_is_not_measured_as_it_should_be() {
     ");
     let unwritten = broken(&program("gemm"), |list, at| {
         let mut take = list.remove(at);
-        if let Node::Fragment(FragmentOp::TakeAmax { elements, .. }) = &mut take {
+        if let Node::Fragment(FragmentOp::Amax { elements, .. }) = &mut take {
             *elements = Elements::Applied(0);
         }
         list.insert(0, take);
@@ -223,7 +223,7 @@ fn a_subtile_that_is_not_measured_as_it_should_be() {
     let unlike = broken(
         &program("gemm"),
         with(|op| {
-            if let FragmentOp::TakeAmax { elements, .. } = op {
+            if let FragmentOp::Amax { elements, .. } = op {
                 *elements = Elements::Applied(0);
             }
         }),
@@ -260,7 +260,7 @@ fn elements_that_are_measured_in_place_of_others() {
     // In the first tiles of rows, the first subtile twice and the second one never.
     let one_subtile = broken(&program("gemm"), |list, at| {
         let take = [list[at].clone()];
-        let [Node::Fragment(FragmentOp::TakeAmax { columns, .. })] = &take else {
+        let [Node::Fragment(FragmentOp::Amax { columns, .. })] = &take else {
             panic!("it measures");
         };
         let again = Test::Equal(columns[0].clone(), 0.into());
@@ -286,12 +286,12 @@ fn accumulators_are_measured_when_they_are_complete() {
         built(&gemm, &square(&gemm, 2, E4M3)).unwrap_or_else(|error| panic!("{error}"));
     let mut take = None;
     pipeline.visit(|node| {
-        if let Node::Fragment(op @ FragmentOp::TakeAmax { .. }) = node {
+        if let Node::Fragment(op @ FragmentOp::Amax { .. }) = node {
             take = Some(op.clone());
         }
     });
     let mut take = take.expect("it measures");
-    if let FragmentOp::TakeAmax {
+    if let FragmentOp::Amax {
         part,
         rows,
         columns,

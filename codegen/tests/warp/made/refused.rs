@@ -8,7 +8,7 @@ use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::{Program, StoreMode};
 use counterflow_codegen::variant::{Arch, Variant};
 use counterflow_codegen::verify;
-use counterflow_codegen::warp::{Elements, Expr, FragmentOp, Node, Pipeline};
+use counterflow_codegen::warp::{Elements, Expr, FragmentOp, Node, Pipeline, ScalesTo};
 
 /// The ops of a kernel's items.
 fn stores(kernel: &mut Kernel, edit: &mut dyn FnMut(&mut Op)) {
@@ -209,8 +209,14 @@ fn broken(program: &Program, name: &str, edit: impl Fn(&mut Vec<Node>, usize)) -
 
 fn op_name(op: &FragmentOp) -> &'static str {
     match op {
-        FragmentOp::MakeScales { .. } => "make",
-        FragmentOp::WriteScales { .. } => "write",
+        FragmentOp::Quantize {
+            to: ScalesTo::Registers,
+            ..
+        } => "make",
+        FragmentOp::Quantize {
+            to: ScalesTo::Plane { .. },
+            ..
+        } => "write",
         FragmentOp::WriteSubtile { .. } => "subtile",
         _ => "",
     }
@@ -248,7 +254,12 @@ fn scales_that_warps_do_not_make_as_they_should() {
       = it is not multiplied by its scales
     ");
     let of_fewer = with(|op| {
-        if let FragmentOp::MakeScales { columns, .. } = op {
+        if let FragmentOp::Quantize {
+            columns,
+            to: ScalesTo::Registers,
+            ..
+        } = op
+        {
             columns[1] = columns[1].clone() - 8;
         }
     });
@@ -257,7 +268,11 @@ fn scales_that_warps_do_not_make_as_they_should() {
       = they were made of other columns
     ");
     let elsewhere = with(|op| {
-        if let FragmentOp::WriteScales { rows, .. } = op {
+        if let FragmentOp::Quantize {
+            to: ScalesTo::Plane { rows, .. },
+            ..
+        } = op
+        {
             rows[0] = rows[0].clone() + 8;
         }
     });
@@ -266,7 +281,12 @@ fn scales_that_warps_do_not_make_as_they_should() {
       = the subtile is of another place
     ");
     let another_block = with(|op| {
-        if let FragmentOp::WriteScales { columns, .. } = op {
+        if let FragmentOp::Quantize {
+            columns,
+            to: ScalesTo::Plane { .. },
+            ..
+        } = op
+        {
             columns[0] = columns[0].clone() + 128;
         }
     });
@@ -275,7 +295,12 @@ fn scales_that_warps_do_not_make_as_they_should() {
       = they were made of other columns
     ");
     let beyond = with(|op| {
-        if let FragmentOp::WriteScales { columns, .. } = op {
+        if let FragmentOp::Quantize {
+            columns,
+            to: ScalesTo::Plane { .. },
+            ..
+        } = op
+        {
             columns[1] = Expr::from(1 << 20);
         }
     });
@@ -284,7 +309,11 @@ fn scales_that_warps_do_not_make_as_they_should() {
       = they were made of other columns
     ");
     let unpadded = with(|op| {
-        if let FragmentOp::WriteScales { all, .. } = op {
+        if let FragmentOp::Quantize {
+            to: ScalesTo::Plane { all, .. },
+            ..
+        } = op
+        {
             all[1] = all[0].clone();
         }
     });
@@ -293,7 +322,11 @@ fn scales_that_warps_do_not_make_as_they_should() {
       = its lines have other rows, or another padding
     ");
     let of_other_rows = with(|op| {
-        if let FragmentOp::WriteScales { all, .. } = op {
+        if let FragmentOp::Quantize {
+            to: ScalesTo::Plane { all, .. },
+            ..
+        } = op
+        {
             all[0] = Expr::from(7);
         }
     });
@@ -302,7 +335,11 @@ fn scales_that_warps_do_not_make_as_they_should() {
       = its lines have other rows, or another padding
     ");
     let to_another = with(|op| {
-        if let FragmentOp::WriteScales { tensor, .. } = op {
+        if let FragmentOp::Quantize {
+            to: ScalesTo::Plane { tensor, .. },
+            ..
+        } = op
+        {
             tensor.0 += 2;
         }
     });
@@ -311,7 +348,12 @@ fn scales_that_warps_do_not_make_as_they_should() {
       = the schedule stores another value there
     ");
     let of_nothing = with(|op| {
-        if let FragmentOp::MakeScales { elements, .. } = op {
+        if let FragmentOp::Quantize {
+            elements,
+            to: ScalesTo::Registers,
+            ..
+        } = op
+        {
             *elements = Elements::Applied(1);
         }
     });
@@ -335,7 +377,16 @@ fn scales_of_other_blocks_and_tensors() {
     let part_of_a_block = said(pipeline(&square(&gemm, 2, THEIRS)), &|list| {
         for node in list {
             if let Node::Fragment(
-                FragmentOp::MakeScales { columns, .. } | FragmentOp::WriteScales { columns, .. },
+                FragmentOp::Quantize {
+                    columns,
+                    to: ScalesTo::Registers,
+                    ..
+                }
+                | FragmentOp::Quantize {
+                    columns,
+                    to: ScalesTo::Plane { .. },
+                    ..
+                },
             ) = node
             {
                 columns[1] = columns[1].clone() - 8;
@@ -348,7 +399,11 @@ fn scales_of_other_blocks_and_tensors() {
     ");
     let to_no_plane = said(pipeline(&square(&gemm, 2, THEIRS)), &|list| {
         for node in list {
-            if let Node::Fragment(FragmentOp::WriteScales { tensor, .. }) = node {
+            if let Node::Fragment(FragmentOp::Quantize {
+                to: ScalesTo::Plane { tensor, .. },
+                ..
+            }) = node
+            {
                 tensor.0 -= 1;
             }
         }
@@ -373,10 +428,11 @@ fn scales_of_other_blocks_and_tensors() {
             return;
         };
         *scaled = true;
-        let make = FragmentOp::MakeScales {
+        let make = FragmentOp::Quantize {
             elements: *elements,
             part: part.clone(),
             columns: [0.into(), 128.into()],
+            to: ScalesTo::Registers,
         };
         list.insert(at, Node::Fragment(make));
     });
@@ -395,13 +451,27 @@ fn scales_of_sums_that_are_not_complete() {
             built(&program, &square(&program, 1, THEIRS)).unwrap_or_else(|error| panic!("{error}"));
         let mut make = None;
         pipeline.lists(&mut |list| {
-            let is = |node: &Node| matches!(node, Node::Fragment(FragmentOp::MakeScales { .. }));
+            let is = |node: &Node| {
+                matches!(
+                    node,
+                    Node::Fragment(FragmentOp::Quantize {
+                        to: ScalesTo::Registers,
+                        ..
+                    })
+                )
+            };
             if let Some(at) = list.iter().position(is) {
                 make = Some(list.remove(at));
             }
         });
         let mut make = make.expect("it makes scales");
-        if let Node::Fragment(FragmentOp::MakeScales { part, columns, .. }) = &mut make {
+        if let Node::Fragment(FragmentOp::Quantize {
+            part,
+            columns,
+            to: ScalesTo::Registers,
+            ..
+        }) = &mut make
+        {
             (*part, *columns) = (0.into(), [0.into(), 128.into()]);
         }
         let mut before = Some(make);

@@ -8,7 +8,7 @@ use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::{Program, StoreMode};
 use counterflow_codegen::variant::{Arch, Scales, Variant};
 use counterflow_codegen::verify;
-use counterflow_codegen::warp::{Expr, FragmentOp, Node, Pipeline};
+use counterflow_codegen::warp::{Expr, FragmentOp, Node, Pipeline, ReadInto, ScalesTo};
 
 /// What is said of a schedule in a variant.
 fn said(program: &Program, variant: &Variant) -> String {
@@ -151,11 +151,20 @@ fn broken(name: &str, edit: impl Fn(&mut Vec<Node>, usize)) -> String {
 
 fn op_name(op: &FragmentOp) -> &'static str {
     match op {
-        FragmentOp::MakeScales { .. } => "make",
-        FragmentOp::SendScales { .. } => "send",
+        FragmentOp::Quantize {
+            to: ScalesTo::Registers,
+            ..
+        } => "make",
+        FragmentOp::Quantize {
+            to: ScalesTo::Slot { .. },
+            ..
+        } => "send",
         FragmentOp::ReadTileScales { .. } => "read",
         FragmentOp::WriteSubtile { .. } => "subtile",
-        FragmentOp::AddSubtile { .. } => "add",
+        FragmentOp::ReadSubtile {
+            into: ReadInto::Product { .. },
+            ..
+        } => "add",
         _ => "",
     }
 }
@@ -187,7 +196,11 @@ fn scales_that_warps_lose() {
       = no scales were read for it
     ");
     let alone = with(|op| {
-        if let FragmentOp::AddSubtile { scaled, .. } = op {
+        if let FragmentOp::ReadSubtile {
+            into: ReadInto::Product { scaled, .. },
+            ..
+        } = op
+        {
             *scaled = false;
         }
     });
@@ -221,11 +234,27 @@ fn scales_that_nothing_orders() {
     let mut late = of();
     let mut taken = Vec::new();
     late.lists(&mut |list| {
-        let sends = |node: &Node| matches!(node, Node::Fragment(FragmentOp::SendScales { .. }));
+        let sends = |node: &Node| {
+            matches!(
+                node,
+                Node::Fragment(FragmentOp::Quantize {
+                    to: ScalesTo::Slot { .. },
+                    ..
+                })
+            )
+        };
         if let Some(at) = list.iter().position(sends) {
             taken.push(list.remove(at));
         }
-        let makes = |node: &Node| matches!(node, Node::Fragment(FragmentOp::MakeScales { .. }));
+        let makes = |node: &Node| {
+            matches!(
+                node,
+                Node::Fragment(FragmentOp::Quantize {
+                    to: ScalesTo::Registers,
+                    ..
+                })
+            )
+        };
         taken.splice(0..0, list.iter().find(|node| makes(node)).cloned());
     });
     assert_eq!(taken.len(), 2);
@@ -238,7 +267,13 @@ fn scales_that_nothing_orders() {
         let has = |node: &Node| {
             let mut found = false;
             node.visit(&mut |node| {
-                found |= matches!(node, Node::Fragment(FragmentOp::MakeScales { .. }))
+                found |= matches!(
+                    node,
+                    Node::Fragment(FragmentOp::Quantize {
+                        to: ScalesTo::Registers,
+                        ..
+                    })
+                )
             });
             found && matches!(node, Node::For { .. })
         };
@@ -284,7 +319,11 @@ fn scales_that_nothing_orders() {
 #[test]
 fn scales_of_other_tiles() {
     let another_slot = with(|op| {
-        if let FragmentOp::SendScales { to, .. } = op {
+        if let FragmentOp::Quantize {
+            to: ScalesTo::Slot { to, .. },
+            ..
+        } = op
+        {
             to[1] = Expr::from(0);
         }
     });
@@ -293,7 +332,11 @@ fn scales_of_other_tiles() {
       = another role or rank of the schedule writes there, not this one
     ");
     let other_rows = with(|op| {
-        if let FragmentOp::SendScales { rows, .. } = op {
+        if let FragmentOp::Quantize {
+            to: ScalesTo::Slot { rows, .. },
+            ..
+        } = op
+        {
             rows[0] = rows[0].clone() + 8;
         }
     });
@@ -302,7 +345,12 @@ fn scales_of_other_tiles() {
       = the subtile is of another place
     ");
     let of_fewer = with(|op| {
-        if let FragmentOp::SendScales { columns, .. } = op {
+        if let FragmentOp::Quantize {
+            columns,
+            to: ScalesTo::Slot { .. },
+            ..
+        } = op
+        {
             columns[1] = columns[1].clone() - 8;
         }
     });
