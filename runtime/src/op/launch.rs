@@ -3,6 +3,7 @@
 use super::argument;
 use super::built::{Inner, Stage};
 use super::given::{Argument, lenders};
+use super::inline::Inline;
 use super::planes;
 use super::sizes::Sizes;
 use crate::attempt::Attempt;
@@ -50,7 +51,7 @@ type Stages<'a> = SmallVec<[(&'a Stage, &'a Arc<Checked<Plan>>, Tensors); 2]>;
 pub struct Launch<'a> {
     op: &'a Inner,
     caller: Caller<'a>,
-    given: Few<(TensorId, Argument<'a>)>,
+    given: Inline<(TensorId, Argument<'a>)>,
     /// The first that is no tensor of the schedule, or has other scales.
     refused: Option<Error>,
     sizes: Sizes,
@@ -61,7 +62,7 @@ impl<'a> Launch<'a> {
         Launch {
             op,
             caller,
-            given: Few::new(),
+            given: Inline::new(),
             refused: None,
             sizes: Sizes::default(),
         }
@@ -211,7 +212,7 @@ impl<'a> Launch<'a> {
         let mut ids: Few<TensorId> = Few::new();
         // Those of other libraries' memory, each once.
         let mut theirs: Vec<Stream> = Vec::new();
-        for (id, argument) in &given {
+        for (id, argument) in given.iter() {
             let name = &argument::called(op.kernel(), *id);
             let known = &op.kernel().buffers[id.index()].name;
             let same = match largest {
@@ -260,7 +261,7 @@ impl<'a> Launch<'a> {
         }
         let foreign = given.iter().any(|(_, argument)| argument.is_foreign());
         let (mut opened, mut starts): (Few<_>, Few<_>) = (Few::new(), Few::new());
-        for (id, (_, argument)) in ids.into_iter().zip(&mut given) {
+        for (id, (_, argument)) in ids.into_iter().zip(given.iter_mut()) {
             let open = argument.open(users)?;
             starts.push((id, open.start()));
             opened.push((id, open));

@@ -12,6 +12,7 @@ mod captured;
 #[cfg(test)]
 mod ends;
 mod given;
+mod inline;
 mod launch;
 mod planes;
 mod quantised;
