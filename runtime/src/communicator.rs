@@ -497,6 +497,11 @@ impl Communicator {
         self.group.heap_use()
     }
 
+    /// Bytes for counter cells of kernels that share scratch.
+    pub(crate) fn room_for_cells(&self) -> u64 {
+        self.group.heap.room_for_cells()
+    }
+
     /// Address of slot 0 of the heap.
     pub(crate) fn heap(&self) -> Address {
         self.group.address(0, 0)

@@ -15,6 +15,7 @@ mod reference;
 mod refused;
 mod reported;
 mod right;
+mod room;
 mod settings;
 mod side;
 mod suites;

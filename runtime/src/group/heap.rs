@@ -211,6 +211,11 @@ impl Heap {
         state.holders.report(state.slots.backed())
     }
 
+    /// Bytes that are free for counter cells.
+    pub fn room_for_cells(&self) -> u64 {
+        self.state().cells.total_available()
+    }
+
     /// Entries of `here` that hold on every rank. All ranks of one process know the same.
     pub fn on_all(&self, here: &[bool]) -> Result<Vec<bool>, Error> {
         match &self.peers {
