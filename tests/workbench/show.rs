@@ -34,7 +34,7 @@ fn predict_draws_a_timeline_and_writes_a_trace() {
     has(
         &told.out,
         &[
-            "predicted on H200",
+            "predicted on NVIDIA H200",
             "in all",
             "exposed",
             "volume",

@@ -18,7 +18,7 @@ fn without_a_gpu_the_page_is_the_prediction_and_says_so() {
         &told.out,
         &[
             "traced nothing: without a GPU this page is the model's prediction alone",
-            "error band on H200",
+            "error band on NVIDIA H200",
             "not known",
             "multiply",
             "last signal seen",

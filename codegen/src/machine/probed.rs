@@ -20,7 +20,7 @@ const WELL_WITHIN_L2: f64 = (8 << 20) as f64;
 /// let push: Curve = [1, 2, 4, 8, 16].map(|ctas| [f64::from(ctas), f64::from(ctas.min(8)) * 45e9]).into();
 /// let products: Vec<ProductTime> = Vec::new();
 /// let probed = Probed { sms: 132, clusters: vec![132, 66, 39, 30, 22, 17, 15, 15], curves: BTreeMap::from([("push".into(), push)]), products };
-/// let profile = probed.profile(model::shipped("NVIDIA H200"), "NVIDIA H200", Link::NvLink, "13.0");
+/// let profile = probed.profile(model::shipped("NVIDIA H200"), "NVIDIA H20", Link::NvLink, "13.0");
 /// assert_eq!(profile.numbers["link_push"].value, 8.0 * 45e9);
 /// assert_eq!((profile.numbers["link_push"].from, profile.count(Source::Measured)), (Source::Measured, 2));
 /// ```
@@ -30,8 +30,8 @@ pub struct Probed {
     pub sms: u32,
     /// Clusters that run at once, of 1 to 8 CTAs.
     pub clusters: Vec<u32>,
-    /// Bytes a second over CTAs: `memory` and, of what two CTAs each read, `memory again`; `push`, `pull` and `add` on idle GPUs, and
-    /// each `loaded`, beside a GEMM. Bytes a second over bytes that are read again and again: `l2`. Seconds over bytes: `copy`.
+    /// Bytes a second over CTAs: `memory` and, of what two CTAs each read, `memory again`; `push`, `pull` and `add` on idle
+    /// GPUs. Bytes a second over bytes that are read again and again: `l2`. Seconds over bytes: `copy`.
     /// Seconds of a signal over the links between: `signal`.
     pub curves: BTreeMap<String, Curve>,
     /// Times of our own products.
@@ -80,10 +80,8 @@ impl Probed {
             let value = value.filter(|value| value.is_finite() && *value > 0.0);
             numbers.extend(value.map(|value| (name, value)));
         };
-        let half = self.memory();
-        let memory = half.map(|(memory, _)| memory);
+        let memory = self.most("memory", |_| true);
         put("memory", memory);
-        put("memory_half", half.map(|(_, half)| half));
         put("memory_again", self.again());
         let read = self.most("l2", |bytes| bytes <= WELL_WITHIN_L2);
         put("l2", memory.and_then(|memory| self.l2(memory)));
@@ -101,14 +99,13 @@ impl Probed {
         let copy = self.copy();
         put("link_copy_engine", copy.map(|(rate, _)| rate));
         put("copy_engine_latency", copy.map(|(_, latency)| latency));
-        for (way, all, cta, loaded) in [
-            ("push", "link_push", "link_push_cta", "loaded_push_cta"),
-            ("pull", "link_pull", "link_pull_cta", "loaded_pull_cta"),
-            ("add", "link_reduce", "link_reduce_cta", "loaded_reduce_cta"),
+        for (way, all, cta) in [
+            ("push", "link_push", "link_push_cta"),
+            ("pull", "link_pull", "link_pull_cta"),
+            ("add", "link_reduce", "link_reduce_cta"),
         ] {
             put(all, self.most(way, |_| true));
             put(cta, self.each(way));
-            put(loaded, self.each(&format!("{way} loaded")));
         }
         put("local_signal_latency", self.at("signal", 0.0));
         put("signal_latency", self.at("signal", 1.0));
@@ -134,18 +131,6 @@ impl Probed {
     fn each(&self, name: &str) -> Option<f64> {
         let points = self.curve(name).iter().filter(|[ctas, _]| *ctas <= 4.0);
         best(points.map(|[ctas, rate]| Some(rate / ctas)))
-    }
-
-    /// Bytes a second with more CTAs than memory can serve, and CTAs that reach half of it: least squares of
-    /// n / rate = n / most + half / most.
-    fn memory(&self) -> Option<(f64, f64)> {
-        let points: Vec<[f64; 2]> = self
-            .curve("memory")
-            .iter()
-            .map(|[n, r]| [*n, n / r])
-            .collect();
-        let (at_none, slope) = line(&points)?;
-        Some((1.0 / slope, at_none / slope))
     }
 
     /// The share of its rate that memory has left if two CTAs read the same.
@@ -196,14 +181,4 @@ impl Probed {
 /// The highest of those that there are.
 fn best(of: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
     of.into_iter().flatten().max_by(f64::total_cmp)
-}
-
-/// The line through points: its value at 0, and its slope.
-fn line(points: &[[f64; 2]]) -> Option<(f64, f64)> {
-    let count = points.len() as f64;
-    let mean = |of: fn(&[f64; 2]) -> f64| points.iter().map(of).sum::<f64>() / count;
-    let (x, y) = (mean(|[x, _]| *x), mean(|[_, y]| *y));
-    let (xx, xy) = (mean(|[x, _]| x * x), mean(|[x, y]| x * y));
-    let slope = (xy - x * y) / (xx - x * x);
-    (points.len() >= 2 && slope > 0.0).then_some((y - slope * x, slope))
 }

@@ -293,6 +293,7 @@ impl Walk<'_, '_> {
             return Vec::new();
         };
         let note = self.note(copy.op);
+        self.stores_a_part(dst);
         let of_blocks = moved_blocks(self.b.kernel, copy.op).is_some();
         let (map, at) = match of_blocks {
             true => self.box_of_blocks(var, dst),

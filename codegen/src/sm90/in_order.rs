@@ -130,6 +130,7 @@ impl Walk<'_, '_> {
             true => self.box_of_blocks(var, region),
             false => self.staging_at(var, region),
         });
+        self.stores_a_part(dst);
         self.b.stores_by(to);
         let bytes = match of_blocks {
             true => self.bytes_of_blocks(src.buffer),

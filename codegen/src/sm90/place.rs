@@ -3,7 +3,7 @@
 use super::walk::Walk;
 use crate::kernel::{Axis, Buffer, Region};
 use crate::program::{PartitionId, Side, TensorId, Var};
-use crate::warp::{At, Expr, Field, MapId, Node, Test, View, Whose};
+use crate::warp::{At, Expr, Field, MapId, View, Whose};
 
 /// Begin of a side of a box.
 pub(super) struct Begin {
@@ -142,8 +142,8 @@ impl Walk<'_, '_> {
         buffer.chunk_only() && self.item(item).is_some_and(across)
     }
 
-    /// Rows of an item, counted from the first of a rank's shard: below zero, modulo 2^32, where the item begins before it. TMA
-    /// leaves out the rows of a box that are outside on either side.
+    /// Rows of an item, counted from the first of a rank's shard: below zero, modulo 2^32, where the item begins before it. A
+    /// TMA load gives zeros for the rows of a box that are outside on either side.
     fn in_shard_of(&mut self, whose: &Whose, buffer: &Buffer, rows: Begin) -> Begin {
         let Whose::Rank(rank) = whose else {
             let message = format!("parts of a tile of `{}` on every rank at once", buffer.name);
@@ -155,32 +155,6 @@ impl Walk<'_, '_> {
             first: rows.first - before,
             ..rows
         }
-    }
-
-    /// Nodes that run only if a tile has rows of a rank's shard.
-    pub(super) fn if_it_has_a_part(
-        &mut self,
-        region: &Region,
-        item: Var,
-        body: Vec<Node>,
-    ) -> Vec<Node> {
-        let (Whose::Rank(rank), Some((_, _, row, _))) = (self.whose(&region.home), self.item(item))
-        else {
-            return body;
-        };
-        let dim = self.b.kernel.buffers[region.buffer.index()].rows;
-        let each = || Expr::Field(Field::ChunkRows(dim));
-        let first = row * self.tile_rows();
-        let end = Expr::Min(
-            Box::new(first.clone() + self.tile_rows()),
-            Box::new(Expr::Field(Field::Size(dim))),
-        );
-        let shard = rank * each();
-        let test = Test::And(
-            Test::Less(shard.clone(), end).into(),
-            Test::Less(first, shard + each()).into(),
-        );
-        vec![Node::If { test, body }]
     }
 }
 

@@ -30,14 +30,11 @@ impl Walk<'_, '_> {
             });
             for leaf in stores {
                 nodes.push(self.note(leaf.op));
-                let OpKind::Store {
-                    dst, mode, amax, ..
-                } = &leaf.op.kind
-                else {
+                let OpKind::Store { dst, mode, .. } = &leaf.op.kind else {
                     continue;
                 };
                 let (dst, mode) = (dst.clone(), *mode);
-                self.stores_a_part(&dst, amax.is_some());
+                self.stores_a_part(&dst);
                 part.extend(self.inside(&leaf.around, &mut |walk| walk.subtile_to(&dst, mode)));
             }
             if stores.iter().any(goes_everywhere) {
@@ -108,7 +105,7 @@ impl Walk<'_, '_> {
         let place = self.subtile_at(row, column, Expr::var("part"));
         let at = self.place(dst, map, var, place, slot);
         let dtype = self.b.kernel.buffers[dst.buffer.index()].dtype;
-        let stores = vec![
+        vec![
             self.each_slice(dtype, at.column.clone(), |slice, column| Node::Store {
                 ring: SUBTILES,
                 slice,
@@ -119,19 +116,16 @@ impl Walk<'_, '_> {
                 },
                 mode,
             }),
-        ];
-        match self.is_part(dst, var) {
-            true => self.if_it_has_a_part(dst, var, stores),
-            false => stores,
-        }
+        ]
     }
 
-    /// Refuses what is made of all of a tile where a part of it is stored.
-    fn stores_a_part(&mut self, dst: &Region, measured: bool) {
-        let made = measured || self.b.kernel.made_of(dst.buffer).is_some();
-        if made && side(dst).is_some_and(|(_, var)| self.is_part(dst, var)) {
+    /// Refuses a part of a tile: its box may begin before the rows of a shard, which is an illegal instruction in a store.
+    pub(super) fn stores_a_part(&mut self, dst: &Region) {
+        if side(dst).is_some_and(|(_, var)| self.is_part(dst, var)) {
             let name = &self.b.kernel.buffers[dst.buffer.index()].name;
-            let message = format!("scales or an amax of a tile of which `{name}` gets a part");
+            let message = format!(
+                "a store of a part of a tile into `{name}`, which has one shard: a TMA store may not begin before its tensor"
+            );
             self.refuse(message, "tiles of each shard: `y.tiles(..)`, `.of(rank)`");
         }
     }

@@ -1,29 +1,23 @@
 //! Links between GPUs: copies by CTAs and by copy engine, of all ranks at once, and signals.
 
 use super::bench::Bench;
-use super::products::{LEFT, Products};
 use crate::cuda::{CHUNK, Moves, Signals};
-use crate::driver::{Event, Local, copy, fill};
+use crate::driver::{Local, copy, fill};
 use crate::error::Error;
 use crate::user_buffer::UserBuffer;
 use counterflow_codegen::model::Curve;
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 /// Bytes that are moved at most, and bytes of the heap for both ends and the cells.
 const BYTES: u64 = 64 << 20;
 pub(super) const HEAP: u64 = 2 * BYTES;
-/// CTAs that move data: idle, and the most beside a product.
-const IDLE: [u32; 7] = [1, 2, 4, 8, 12, 16, 32];
-const LOADED: [u32; 4] = [2, 4, 8, LEFT];
+/// CTAs that move data.
+const CTAS: [u32; 7] = [1, 2, 4, 8, 12, 16, 32];
 /// KiB of a copy engine's copies.
 const COPIES: [u64; 6] = [64, 256, 1024, 4096, 16384, 65536];
 /// Signals of each side, and those that are not timed.
 const ROUNDS: u64 = 2000;
 const WARM: u64 = 200;
-/// Seconds of products before links are measured beside them, and for which they go on.
-const HEAT: f64 = 0.7;
-const SPAN: f64 = 0.8;
 
 /// Ways to move bytes: to a peer, from a peer, added to a peer's.
 const WAYS: [&str; 3] = ["push", "pull", "add"];
@@ -83,18 +77,10 @@ impl Ends {
         Ok([f64::from(ctas), bytes as f64 / seconds])
     }
 
-    fn curves(
-        &self,
-        bench: &Bench<'_>,
-        ctas: &[u32],
-        beside: &str,
-    ) -> Result<BTreeMap<String, Curve>, Error> {
+    fn curves(&self, bench: &Bench<'_>) -> Result<BTreeMap<String, Curve>, Error> {
         let each = WAYS.map(|way| {
-            let rates = ctas.iter().map(|ctas| self.rate(bench, way, *ctas));
-            Ok((
-                format!("{way}{beside}"),
-                rates.collect::<Result<_, Error>>()?,
-            ))
+            let rates = CTAS.iter().map(|ctas| self.rate(bench, way, *ctas));
+            Ok((way.to_owned(), rates.collect::<Result<_, Error>>()?))
         });
         each.into_iter().collect()
     }
@@ -102,7 +88,7 @@ impl Ends {
 
 /// Links between GPUs that do nothing else.
 pub(super) fn idle(bench: &Bench<'_>, ends: &Ends) -> Result<BTreeMap<String, Curve>, Error> {
-    let mut curves = ends.curves(bench, &IDLE, "")?;
+    let mut curves = ends.curves(bench)?;
     let copies = COPIES.map(|kib| {
         let bytes = kib << 10;
         let count = (BYTES / bytes).clamp(2, 32);
@@ -116,23 +102,6 @@ pub(super) fn idle(bench: &Bench<'_>, ends: &Ends) -> Result<BTreeMap<String, Cu
     curves.insert("copy".into(), copies);
     bench.rank.barrier()?;
     Ok(curves)
-}
-
-/// Links beside products that leave a few SMs: at the power limit, and with the clock that goes with it.
-pub(super) fn loaded(
-    bench: &Bench<'_>,
-    ends: &Ends,
-    products: &mut Products,
-) -> Result<BTreeMap<String, Curve>, Error> {
-    products.load(bench, HEAT + SPAN)?;
-    let end = Event::record(bench.rank.own_stream())?;
-    std::thread::sleep(Duration::from_secs_f64(HEAT));
-    let curves = ends.curves(bench, &LOADED, " loaded")?;
-    // Products that ended early were beside some of it only.
-    let ended = end.is_done()?;
-    bench.rank.synchronize()?;
-    bench.rank.barrier()?;
-    Ok(if ended { BTreeMap::new() } else { curves })
 }
 
 /// Seconds of a signal between two CTAs of one GPU, at 0 links.

@@ -134,11 +134,6 @@ fn of_rank(bench: &Bench<'_>, compiler: &Compiler) -> Result<Probed, Error> {
     info!(rank = rank.rank(), "probes of products");
     rank.barrier()?;
     probed.products = products.times(bench)?;
-    if let Some(ends) = &ends {
-        info!(rank = rank.rank(), "probes of links beside products");
-        let loaded = links::loaded(bench, ends, &mut products)?;
-        probed.curves.extend(loaded);
-    }
     Ok(probed)
 }
 

@@ -34,9 +34,6 @@ const ROUNDS: u32 = 2;
 /// Of the SMs, one in so many multiplies in the products of few SMs.
 const FEW: u32 = 4;
 
-/// SMs that products leave to CTAs that move data beside them.
-pub(super) const LEFT: u32 = 16;
-
 /// A pause after which a GPU is cool.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Seconds of launches that are timed, cool and hot, and that heat.
@@ -64,8 +61,6 @@ struct Operands {
 pub(super) struct Products {
     /// In the tiles of [`TILES`].
     large: Vec<Product>,
-    /// As [`LARGE`], beside CTAs that move data.
-    beside: Product,
     /// Each depth on all SMs, then on few.
     rounds: Vec<Product>,
     of_large: Operands,
@@ -187,7 +182,6 @@ impl Products {
                 .into_iter()
                 .map(|kind| made(LARGE, kind, 0))
                 .collect::<Result<_, _>>()?,
-            beside: made(LARGE, TILES[0], LEFT)?,
             rounds: rounds.collect::<Result<_, _>>()?,
             of_large: Operands::new(rank, LARGE)?,
             of_depth: DEPTHS
@@ -239,17 +233,6 @@ impl Products {
             load += HOT;
         }
         Ok(times)
-    }
-
-    /// Enqueues products for about so many seconds, which leave SMs to others.
-    ///
-    /// # Errors
-    /// What the driver refuses.
-    pub fn load(&mut self, bench: &Bench<'_>, seconds: f64) -> Result<(), Error> {
-        let on = &mut self.of_large;
-        let each = self.beside.time(bench.rank, on, (0.0, COOL))?.seconds;
-        let launches = (seconds / each).clamp(1.0, 2000.0) as u32;
-        (0..launches).try_for_each(|_| self.beside.launch(bench.rank, on))
     }
 }
 

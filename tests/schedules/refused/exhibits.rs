@@ -465,3 +465,19 @@ pub fn across_matrices(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
         y[t] = dot(x[t], w[t]);
     }
 }
+
+#[schedule]
+pub fn parts_to_owners(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+    let tiles = y.tiles_across((128, 128));
+    let partial = symmetric::<bf16>(y, slots = world());
+    let landed = counters(world(), tiles);
+    #[gemm]
+    for t in tiles {
+        let product = dot(x[t], w[t]);
+        for owner in ranks().after_me() {
+            partial.on(owner)[me()][t] = product;
+            landed.on(owner)[me()][t].add(1);
+        }
+        y[t] = product + partial[others()][t].wait(landed).sum();
+    }
+}

@@ -17,7 +17,7 @@ fn plain() -> Variant {
 }
 
 /// In the order of the table.
-const EXHIBITS: [Exhibit; 24] = [
+const EXHIBITS: [Exhibit; 25] = [
     (panels, plain),
     (slabs, || plain().dtype(Dtype::E4M3).scales(Scales::Rows)),
     (some_pieces, plain),
@@ -25,6 +25,7 @@ const EXHIBITS: [Exhibit; 24] = [
     (rows, || plain().layout(Layout::Tn)),
     (all_chunks, plain),
     (across_matrices, || plain().layout(Layout::Tn)),
+    (parts_to_owners, plain),
     (copies_in_gemm, plain),
     (by_itself, plain),
     (one_of_two, plain),
