@@ -245,11 +245,11 @@ fn probes_leave_no_instruction_where_they_are_off() {
 }
 
 /// The layouts that a schedule of the library has a kernel for: what a `#[comm]` loop moves, and what a loop stores for the
-/// next one, is not MN-major.
+/// next one, is not MN-major, nor are the rows of a tile across shards.
 fn layouts(schedule: &str) -> &'static [Layout] {
     match schedule {
         "fsdp_gemm" => &[Layout::Nt],
-        "mlp" => &[Layout::Nt, Layout::Nn],
+        "mlp" | "gemm_ar_one_shot" => &[Layout::Nt, Layout::Nn],
         name if name.starts_with("ag_") => &[Layout::Nt, Layout::Nn],
         _ => &[Layout::Nt, Layout::Nn, Layout::Tn],
     }

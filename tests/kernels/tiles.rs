@@ -174,13 +174,15 @@ fn of_all_tiles(program: &Program, variant: &Variant) -> Vec<Variant> {
         !multiplies || !tiles.is_empty(),
         "tiles of a product are a choice"
     );
+    let mut names = program.tunables.iter().map(|choice| &*choice.name);
+    let may_ping_pong = names.any(|name| name == "gemm.ping_pong");
     tiles
         .iter()
         .fold(vec![variant.clone()], |variants, choice| {
             let options = |variant: Variant| {
                 let with = move |tile: &Setting| {
                     let variant = variant.clone().set(&choice.name, *tile);
-                    if only_ping_pong(*tile) {
+                    if may_ping_pong && only_ping_pong(*tile) {
                         variant.set("gemm.ping_pong", true)
                     } else {
                         variant
