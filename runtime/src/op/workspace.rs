@@ -25,10 +25,11 @@ pub struct Workspace {
     pub tuning: TuningMemory,
     /// Bytes of the heap in each place that ops share.
     shared: [u64; PLACES],
-    /// Bytes of what is in those places, of each kernel: kernels whose counters find no room near the others' share nothing.
+    /// Bytes of the same scratch if no op shares it.
     scratch: u64,
-    /// Bytes of counters that are to be near each other, and how many have room there.
+    /// Bytes of counters that must lie near each other for ops to share scratch.
     near: u64,
+    /// Bytes that were free for those when this was asked.
     room: u64,
 }
 
@@ -70,8 +71,9 @@ impl TuningMemory {
 
 impl Workspace {
     /// The memory of several ops of one communicator, all alive at once: the counters of all, and the largest scratch instead
-    /// of the sum. Ops share scratch as long as there is room for their counters in a part of the heap of fixed size: where those of
-    /// all do not fit beside what is built already, it is the sum. Build the op with the most scratch first: one that needs more than those before it takes memory of its own.
+    /// of the sum. Ops share scratch while their counters fit into 1 MiB of the heap, beside those of ops that are there already; where
+    /// they do not, it is the sum. Every rank is told the same. Build the op with the most scratch first: one that needs more than those
+    /// before it takes memory of its own.
     ///
     /// ```
     /// use counterflow::{Communicator, op::Workspace, schedules::GemmRsOp};
@@ -119,7 +121,7 @@ impl Workspace {
         self.near <= self.room
     }
 
-    /// Bytes of scratch that kernels may share, as far as they do. Where some find no room, any of them may be the ones.
+    /// Bytes of scratch that kernels may share. Where some find no room, it may be any of them: none is counted as shared.
     fn held(&self) -> u64 {
         match self.shares() {
             true => self.shared.iter().sum(),
