@@ -379,9 +379,8 @@ impl Userbuffers {
             return Ok(None);
         }
         let mut side = self.side();
-        let is_it = |loaded: &&CodedNormKernels| {
-            loaded.norm() == norm && *loaded.recipe() == recipe
-        };
+        let is_it =
+            |loaded: &&CodedNormKernels| loaded.norm() == norm && *loaded.recipe() == recipe;
         if let Some(loaded) = side.coded_norms.iter().find(is_it) {
             return Ok(Some(loaded.clone()));
         }

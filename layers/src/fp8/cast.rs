@@ -80,10 +80,7 @@ impl Cast {
         let Some(history) = &self.history else {
             return Ok(false);
         };
-        let mut history = history
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut history = history.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (codes, mut scale): (Argument<'_>, _) = (codes.into(), scale.clone());
         let to = (codes, &mut scale);
         kernels.delayed(x.shape(), x, affine, to, &mut history, statistics)?;

@@ -52,12 +52,7 @@ fn bits(
     rank.synchronize()?;
     let mut found = Vec::new();
     for tensor in running.ys.iter().chain(&running.dxs) {
-        found.extend(
-            tensor
-                .read()?
-                .into_iter()
-                .map(|x| u32::from(x.to_bits())),
-        );
+        found.extend(tensor.read()?.into_iter().map(|x| u32::from(x.to_bits())));
     }
     for gradient in &running.held.gradients {
         found.extend(gradient.read()?.into_iter().map(f32::to_bits));
@@ -78,7 +73,10 @@ fn a_step_in_a_graph_has_the_bits_of_a_step() {
         Some(Float8CurrentScaling::default().into()),
         Some(Float8BlockScaling::default().into()),
     ];
-    for (fp8, on) in recipes.into_iter().flat_map(|fp8| [(fp8, true), (fp8, false)]) {
+    for (fp8, on) in recipes
+        .into_iter()
+        .flat_map(|fp8| [(fp8, true), (fp8, false)])
+    {
         let shapes = fp8.map_or(SHAPES, |_| SHAPES_IN_FP8);
         let done = each(2, |rank| {
             let mode = fp8.map_or(QuantizationMode::None, |_| QuantizationMode::Fp8);

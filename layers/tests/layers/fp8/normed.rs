@@ -41,9 +41,8 @@ impl Case {
             _ => rule,
         };
         let [rows, columns] = shape;
-        let random = |rows: usize, seed| {
-            Matrix::random(rows, columns, 3.0, seed).part(0..rows, 0..columns)
-        };
+        let random =
+            |rows: usize, seed| Matrix::random(rows, columns, 3.0, seed).part(0..rows, 0..columns);
         let mut x = random(rows, 1);
         if rows > 2 {
             x[columns + 5] = bf16::NAN;
@@ -136,7 +135,12 @@ fn codes_of_a_norm_are_those_of_a_quantiser_of_what_it_gives() {
                 let case = Case::new(rank, kind, scaling, shape)?;
                 let (at_once, apart) = (case.run(rank, true)?, case.run(rank, false)?);
                 let name = format!("{kind:?}, {}, {shape:?}", case.recipe);
-                assert!(at_once.0.iter().any(|code| !matches!(code, 0 | 0x7f | 0xff)));
+                assert!(
+                    at_once
+                        .0
+                        .iter()
+                        .any(|code| !matches!(code, 0 | 0x7f | 0xff))
+                );
                 let first = at_once.0.iter().zip(&apart.0).position(|(a, b)| a != b);
                 assert_eq!(first, None, "{name}: other codes");
                 assert_eq!(at_once.1, apart.1, "{name}: other scales");
@@ -234,7 +238,10 @@ fn rows_that_a_norm_quantises_are_never_in_memory() {
     };
     assert_eq!(of_recipe(None), [1, 1]);
     assert_eq!(of_recipe(Some(DelayedScaling::default().into())), [1, 1]);
-    assert_eq!(of_recipe(Some(Float8BlockScaling::default().into())), [1, 1]);
+    assert_eq!(
+        of_recipe(Some(Float8BlockScaling::default().into())),
+        [1, 1]
+    );
     // The amax of a whole tensor is known once all rows are there.
     let current = of_recipe(Some(Float8CurrentScaling::default().into()));
     assert_eq!(current, [2, 2]);
