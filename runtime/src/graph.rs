@@ -101,10 +101,7 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::capture`]; [`Error::Usage`] within another one. On emulated ranks, also for [`Step`](crate::op::Step)s that
     /// read or write memory: they are done when they are launched.
-    pub fn capture_own(
-        &self,
-        record: impl FnOnce() -> Result<(), Error>,
-    ) -> Result<Graph, Error> {
+    pub fn capture_own(&self, record: impl FnOnce() -> Result<(), Error>) -> Result<Graph, Error> {
         self.alive()?;
         let recording = Arc::new(Recording::begin(self)?);
         let own = self.own().clone();

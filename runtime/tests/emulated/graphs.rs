@@ -279,7 +279,13 @@ fn work_in_a_ranks_own_order_is_recorded_and_replayed() -> Result<(), Error> {
                 assert_eq!(*z, wanted(at), "{at} in round {round}");
             }
             let all = |at: usize| number(round, at / side, at % side);
-            assert!(taken.read()?.iter().enumerate().all(|(at, x)| *x == all(at)));
+            assert!(
+                taken
+                    .read()?
+                    .iter()
+                    .enumerate()
+                    .all(|(at, x)| *x == all(at))
+            );
             rank.barrier()?;
         }
         // Other threads, and this one afterwards, do what they did before.

@@ -47,7 +47,10 @@ fn summed(rank: &Communicator, [rows, columns]: [usize; 2]) -> OpBuilder<'_, Gem
 }
 
 /// Builds them, and gives back the bytes that were told, those that they took, and the ops.
-fn built(rank: &Communicator, sizes: &[[usize; 2]]) -> Result<(u64, u64, Vec<Op<GemmRsOp<'static>>>), Error> {
+fn built(
+    rank: &Communicator,
+    sizes: &[[usize; 2]],
+) -> Result<(u64, u64, Vec<Op<GemmRsOp<'static>>>), Error> {
     let told = sizes.iter().map(|size| summed(rank, *size).workspace());
     let told = Workspace::together(told.collect::<Result<Vec<_>, _>>()?).heap;
     let before = rank.heap_use().used;
@@ -83,8 +86,13 @@ fn ops_without_room_to_share_scratch_take_what_every_rank_was_told() -> Result<(
             let (told, taken, ops) = built(rank, &sizes)?;
             assert!(taken <= told, "{sizes:?}: {taken} of {told}");
             let each = sizes.iter().map(|size| summed(rank, *size).workspace());
-            let apart: u64 = each.map(|each| Ok(each?.heap)).sum::<Result<u64, Error>>()?;
-            assert_eq!(told, apart, "nothing that may not be shared is counted as shared");
+            let apart: u64 = each
+                .map(|each| Ok(each?.heap))
+                .sum::<Result<u64, Error>>()?;
+            assert_eq!(
+                told, apart,
+                "nothing that may not be shared is counted as shared"
+            );
             all.push(told);
             drop(ops);
             rank.barrier()?;
