@@ -224,33 +224,35 @@ fn a_step_of_fp8_after_the_first_allocates_nothing_and_waits_for_nothing() {
     }
 }
 
-/// What a layer gave back, the next one takes: without what is saved, four layers take as much as one.
+/// What a layer gave back, the next one takes: where the first one has run, the others take nothing. They are built once for both counts:
+/// on a GPU, kernels take most of the time.
 #[test]
 fn layers_share_the_memory_of_their_calls() {
-    let taken = |count: usize| {
-        let found = each(2, |rank| {
-            let buffers = userbuffers(rank, [MOST, SIZES.hidden], "")?;
-            let mut config = SIZES.layer();
-            config.flags = flags(true);
-            let rng = Arc::new(RngTracker::new(1, rank.rank()));
-            let made = (0..count).map(|_| TransformerLayer::new(&buffers, &config, &rng));
-            let layers: Vec<TransformerLayer> = made.collect::<Result<_, _>>()?;
-            let held = Held::new(rank, &SIZES, &weights(&SIZES, 3))?;
-            let (x, mut y) = (
-                rank.zeros(layers[0].shape(MOST))?,
-                rank.zeros(layers[0].shape(MOST))?,
-            );
+    let found = each(2, |rank| {
+        let buffers = userbuffers(rank, [MOST, SIZES.hidden], "")?;
+        let mut config = SIZES.layer();
+        config.flags = flags(true);
+        let rng = Arc::new(RngTracker::new(1, rank.rank()));
+        let made = (0..3).map(|_| TransformerLayer::new(&buffers, &config, &rng));
+        let layers: Vec<TransformerLayer> = made.collect::<Result<_, _>>()?;
+        let held = Held::new(rank, &SIZES, &weights(&SIZES, 3))?;
+        let (x, mut y) = (
+            rank.zeros(layers[0].shape(MOST))?,
+            rank.zeros(layers[0].shape(MOST))?,
+        );
+        let mut taken = Vec::new();
+        for layer in &layers {
             let before = rank.tensors_allocated();
-            for layer in &layers {
-                let (attention, mlp) = (held.attention(), held.mlp());
-                let parameters = TransformerLayerParameters { attention, mlp };
-                drop(layer.forward([MOST, BATCH], &x, &parameters, &mut y)?);
-            }
-            Ok(rank.tensors_allocated() - before)
-        });
-        found.expect("two ranks")
-    };
-    assert_eq!(taken(1), taken(4));
+            let (attention, mlp) = (held.attention(), held.mlp());
+            let parameters = TransformerLayerParameters { attention, mlp };
+            drop(layer.forward([MOST, BATCH], &x, &parameters, &mut y)?);
+            taken.push(rank.tensors_allocated() - before);
+        }
+        Ok(taken)
+    });
+    for taken in found.expect("two ranks") {
+        assert!(taken[0] > 0 && taken[1..] == [0, 0], "{taken:?}");
+    }
 }
 
 /// Buffers and layers that are dropped leave the heap as it was.

@@ -201,24 +201,17 @@ fn suite<T: Number>(
 /// A code of FP8.
 trait CodeNumber: op::Code + Copy {
     fn of(value: f64) -> Self;
-    fn value(self) -> f64;
 }
 
 impl CodeNumber for e4m3 {
     fn of(value: f64) -> Self {
         e4m3::from_f64(value)
     }
-    fn value(self) -> f64 {
-        self.to_f64()
-    }
 }
 
 impl CodeNumber for e5m2 {
     fn of(value: f64) -> Self {
         e5m2::from_f64(value)
-    }
-    fn value(self) -> f64 {
-        self.to_f64()
     }
 }
 
