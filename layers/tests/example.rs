@@ -151,8 +151,11 @@ fn nccl_averages_only_where_multicast_is_forbidden() {
     ];
     let told = |set: &[(&str, &str)]| {
         let mut command = Command::new(example());
-        let small = "--ranks 2 --num-replicas 2 --nccl --iters 1 --seq-length 4 --hidden 32 --head-dim 8";
-        command.args(small.split(' ')).env("CUDA_VISIBLE_DEVICES", "");
+        let small =
+            "--ranks 2 --num-replicas 2 --nccl --iters 1 --seq-length 4 --hidden 32 --head-dim 8";
+        command
+            .args(small.split(' '))
+            .env("CUDA_VISIBLE_DEVICES", "");
         for (name, _) in off {
             command.env_remove(name);
         }
@@ -165,7 +168,10 @@ fn nccl_averages_only_where_multicast_is_forbidden() {
         set.remove(at);
         let said = told(&set);
         assert!(said.contains("might use multicast"), "{said}");
-        assert!(said.contains(&format!("set {name}={value} first")), "{said}");
+        assert!(
+            said.contains(&format!("set {name}={value} first")),
+            "{said}"
+        );
     }
     let said = told(&off);
     assert!(said.contains("--nccl on emulated ranks"), "{said}");

@@ -67,10 +67,9 @@ pub(crate) enum Place<'a> {
 
 impl<'a> From<&'a Communicator> for Caller<'a> {
     fn from(rank: &'a Communicator) -> Self {
-        Caller(match rank.own().recording() {
-            Some(recording) => Kind::Own(recording),
-            None => Kind::Rank(rank),
-        })
+        let recording = rank.own().recording();
+        let recording = recording.and_then(|of| of.itself().downcast().ok());
+        Caller(recording.map_or(Kind::Rank(rank), Kind::Own))
     }
 }
 

@@ -105,7 +105,7 @@ impl Communicator {
         self.alive()?;
         let recording = Arc::new(Recording::begin(self)?);
         let own = self.own().clone();
-        let records = own.records(&recording);
+        let records = own.records(recording.clone());
         let told = records.and_then(|_records| record());
         ended(&recording, told)
     }

@@ -3,7 +3,6 @@
 use crate::done::Latest;
 use crate::driver::{self, Address, Current, Gpu, Stream, is_done};
 use crate::error::{Error, Stall};
-use crate::recording::{Keeps, Recording};
 use crate::retire::{self, Mark};
 use crate::this_thread::this_thread;
 use std::any::Any;
@@ -32,17 +31,29 @@ pub(crate) struct Own {
     /// Waits of the host for the stream's work.
     waits: AtomicU64,
     /// Graph that a thread records the rank's own order into, and that thread.
-    recording: Mutex<Option<(usize, Arc<Recording>)>>,
+    recording: Mutex<Option<(usize, Arc<dyn Records>)>>,
 }
 
 /// Owner of some memory.
 type Memory = Arc<dyn Any + Send + Sync>;
 
+/// Graph that a rank's own order is recorded into.
+pub(crate) trait Records: std::fmt::Debug + Send + Sync {
+    /// Stream that records.
+    fn stream(&self) -> &Stream;
+
+    /// Keeps the memory for as long as the graph and its replays.
+    fn keeps(&self, memory: Memory);
+
+    /// The recording itself, for those that know it.
+    fn itself(self: Arc<Self>) -> Memory;
+}
+
 /// The rank's own order is recorded until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Records<'a>(&'a Own);
+pub(crate) struct Recorded<'a>(&'a Own);
 
-impl Drop for Records<'_> {
+impl Drop for Recorded<'_> {
     fn drop(&mut self) {
         *self.0.recorded() = None;
     }
@@ -77,7 +88,7 @@ impl Own {
         }
     }
 
-    fn recorded(&self) -> MutexGuard<'_, Option<(usize, Arc<Recording>)>> {
+    fn recorded(&self) -> MutexGuard<'_, Option<(usize, Arc<dyn Records>)>> {
         self.recording
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -87,7 +98,7 @@ impl Own {
     ///
     /// # Errors
     /// [`Error::Usage`] while some thread records it already.
-    pub fn records(&self, recording: &Arc<Recording>) -> Result<Records<'_>, Error> {
+    pub fn records(&self, recording: Arc<dyn Records>) -> Result<Recorded<'_>, Error> {
         let mut recorded = self.recorded();
         if recorded.is_some() {
             return Err(Error::Usage {
@@ -95,12 +106,12 @@ impl Own {
                 legal: "end the first one before".into(),
             });
         }
-        *recorded = Some((this_thread(), recording.clone()));
-        Ok(Records(self))
+        *recorded = Some((this_thread(), recording));
+        Ok(Recorded(self))
     }
 
     /// Graph that this thread records the rank's own order into, if it does.
-    pub fn recording(&self) -> Option<Arc<Recording>> {
+    pub fn recording(&self) -> Option<Arc<dyn Records>> {
         let recorded = self.recorded();
         let own = recorded
             .as_ref()
@@ -118,8 +129,10 @@ impl Own {
         let Some(recording) = self.recording() else {
             return driver::copy(&self.stream, to, from, bytes);
         };
-        memory.into_iter().for_each(|memory| recording.keep(memory));
-        driver::enqueue_copy(recording.records_in(), to, from, bytes)
+        memory
+            .into_iter()
+            .for_each(|memory| recording.keeps(memory));
+        driver::enqueue_copy(recording.stream(), to, from, bytes)
     }
 
     /// Sets so many bytes in the rank's own order. A graph that records it keeps `memory`, which they are in.
@@ -127,8 +140,8 @@ impl Own {
         let Some(recording) = self.recording() else {
             return driver::fill(&self.stream, at, byte, bytes);
         };
-        recording.keep(memory);
-        driver::enqueue_fill(recording.records_in(), at, byte, bytes)
+        recording.keeps(memory);
+        driver::enqueue_fill(recording.stream(), at, byte, bytes)
     }
 
     /// Rejects what the host does now while this thread records the rank's own order: no replay would do it.

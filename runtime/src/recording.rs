@@ -5,6 +5,7 @@ use crate::driver::{Graph, Stream};
 use crate::error::Error;
 use crate::group::Entry;
 use crate::metrics::InGraph;
+use crate::own::Records;
 use std::any::Any;
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -60,6 +61,20 @@ pub(crate) trait Keeps: std::fmt::Debug {
 impl Keeps for Recording {
     fn keep(&self, thing: Arc<dyn Any + Send + Sync>) {
         self.frozen().kept.push(thing);
+    }
+}
+
+impl Records for Recording {
+    fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    fn keeps(&self, memory: Arc<dyn Any + Send + Sync>) {
+        self.keep(memory);
+    }
+
+    fn itself(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
     }
 }
 
