@@ -246,3 +246,67 @@ fn rows_that_a_norm_quantises_are_never_in_memory() {
     let current = of_recipe(Some(Float8CurrentScaling::default().into()));
     assert_eq!(current, [2, 2]);
 }
+
+#[test]
+fn a_layer_has_the_bits_of_a_norm_and_then_a_layer() {
+    let recipes: [Recipe; 3] = [
+        DelayedScaling::default().into(),
+        Float8CurrentScaling::default().into(),
+        Float8BlockScaling::default().into(),
+    ];
+    for (fp8, world) in recipes.into_iter().flat_map(|fp8| [(fp8, 1), (fp8, 2)]) {
+        let done = each(world, |rank| {
+            let modes = vec![QuantizationMode::Fp8];
+            let buffers = userbuffers_of(rank, [16, 48], "", modes)?;
+            let linear = LinearConfig {
+                fp8: Some(fp8),
+                frozen: world == 1,
+                ..LinearConfig::column(48, 64)
+            };
+            let norm = Norm::new(Normalization::LayerNorm);
+            let config = LayerNormLinearConfig {
+                norm,
+                linear: linear.clone(),
+            };
+            let (plain, normed) = (
+                Linear::new(&buffers, &linear)?,
+                LayerNormLinear::new(&buffers, &config)?,
+            );
+            let random = |[rows, columns]: [usize; 2], seed| {
+                let all = Matrix::random(rows, columns, 2.0, seed);
+                tensor(rank, [rows, columns], &all.part(0..rows, 0..columns))
+            };
+            let weight = random(plain.weight_shape(), 1)?;
+            let gamma = random([1, 48], 2)?;
+            let linear = Parameters {
+                weight: &weight,
+                bias: None,
+            };
+            let parameters = LayerNormLinearParameters {
+                layer_norm_weight: &gamma,
+                layer_norm_bias: Some(&gamma),
+                linear,
+            };
+            let kernels = NormKernels::load(rank, norm)?;
+            // A rank may have no row.
+            for rows in [16, 1, 8] {
+                let shape = plain.input_shape(rows);
+                let x = random([16, 48], 3 + rows as u64)?.rows(0..shape[0])?;
+                let (mut of, mut between) = (rank.zeros([16, 2])?, rank.zeros(shape)?);
+                let affine = (&gamma, Some(&gamma));
+                kernels.forward(shape, &x, affine, &mut between, &mut of)?;
+                let mut y = rank.zeros(plain.output_shape(rows))?;
+                let mut apart = rank.zeros(plain.output_shape(rows))?;
+                let step = buffers.autocast(None)?;
+                drop(normed.forward(rows, &x, &parameters, &mut y)?);
+                drop(plain.forward(rows, &between, &linear, &mut apart)?);
+                step.end()?;
+                let (y, apart) = (y.read()?, apart.read()?);
+                assert!(y.iter().any(|y| *y != bf16::ZERO));
+                assert_eq!(y, apart, "{fp8}, {world} ranks, {rows} rows");
+            }
+            Ok(())
+        });
+        done.expect("ranks");
+    }
+}
