@@ -11,6 +11,9 @@ use counterflow::rule::Fp8;
 use counterflow::{Communicator, Error, Tensor};
 use std::sync::{Arc, PoisonError};
 
+/// γ and β of a norm. RMSNorm has no β.
+type Affine<'a> = (&'a Tensor<bf16>, Option<&'a Tensor<bf16>>);
+
 /// A tensor of a layer, with the history that its scale may come from.
 #[derive(Debug)]
 pub(crate) struct Cast {
@@ -38,7 +41,7 @@ impl Cast {
     pub fn launch_normed(
         &self,
         kernels: &CodedNormKernels,
-        (x, affine): (&Tensor<bf16>, (&Tensor<bf16>, Option<&Tensor<bf16>>)),
+        (x, affine): (&Tensor<bf16>, Affine<'_>),
         to: &mut Coded,
         statistics: &mut Tensor<f32>,
     ) -> Result<bool, Error> {
@@ -73,7 +76,7 @@ impl Cast {
     fn by_history<'a>(
         &self,
         kernels: &CodedNormKernels,
-        (x, affine): (&Tensor<bf16>, (&Tensor<bf16>, Option<&Tensor<bf16>>)),
+        (x, affine): (&Tensor<bf16>, Affine<'_>),
         (codes, scale): (impl Into<Argument<'a>>, &Tensor<f32>),
         statistics: &mut Tensor<f32>,
     ) -> Result<bool, Error> {
