@@ -92,15 +92,7 @@ impl Workspace {
     /// ```
     #[must_use]
     pub fn together(ops: impl IntoIterator<Item = Workspace>) -> Workspace {
-        let mut all = Workspace {
-            heap: 0,
-            own: 0,
-            tuning: TuningMemory::default(),
-            shared: [0; PLACES],
-            scratch: 0,
-            near: 0,
-            room: u64::MAX,
-        };
+        let mut all = Workspace::apart(0);
         for op in ops {
             all.tuning = all.tuning.or(op.tuning);
             all.heap += op.heap - op.held();
@@ -126,6 +118,19 @@ impl Workspace {
         match self.shares() {
             true => self.shared.iter().sum(),
             false => self.scratch,
+        }
+    }
+
+    /// So many bytes of the heap that are shared with nothing.
+    pub(crate) fn apart(heap: u64) -> Workspace {
+        Workspace {
+            heap,
+            own: 0,
+            tuning: TuningMemory::default(),
+            shared: [0; PLACES],
+            scratch: 0,
+            near: 0,
+            room: u64::MAX,
         }
     }
 

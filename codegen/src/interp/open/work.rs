@@ -2,6 +2,7 @@
 
 use super::bytes::{Fault, Memory, put, word};
 use super::compare::Compare;
+use super::twin::TwinLaunch;
 use super::watch::Watch;
 use crate::checked::Checked;
 use crate::plan::Plan;
@@ -71,6 +72,8 @@ pub enum Work {
     Kernel(Box<Launch>),
     /// Compares a launch with the peers'.
     Compare(Compare),
+    /// Runs the twin of a kernel.
+    Twin(TwinLaunch),
 }
 
 /// The place of a tensor.
@@ -136,7 +139,7 @@ impl Work {
             }
             Work::Store { cell, value } => put(memory, *cell, *value)?,
             Work::Free(at) => memory.free(*at)?,
-            Work::After(_) | Work::Kernel(_) | Work::Compare(_) => {}
+            Work::After(_) | Work::Kernel(_) | Work::Compare(_) | Work::Twin(_) => {}
         }
         Ok(true)
     }
