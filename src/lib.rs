@@ -49,7 +49,7 @@ pub use counterflow_codegen::verify::{Checked, Series};
 pub use counterflow_runtime::cpu;
 #[cfg(feature = "unstable")]
 #[doc(hidden)]
-pub use counterflow_runtime::{gpus, launch};
+pub use counterflow_runtime::{gpus, launch, multicast};
 
 pub mod families;
 #[cfg(any(doc, doctest))]

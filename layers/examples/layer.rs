@@ -6,12 +6,14 @@
 
 #[path = "layer/model.rs"]
 mod model;
+#[path = "layer/nccl.rs"]
+mod nccl;
 #[path = "layer/saved.rs"]
 mod saved;
 
 use clap::Parser;
 use counterflow::rendezvous::Job;
-use counterflow::{Communicator, Error, cuda::Gpu, prelude::bf16};
+use counterflow::{Communicator, Error, Tensor, cuda::Gpu, prelude::bf16};
 use counterflow_layers::overlap::Config;
 use counterflow_layers::{
     DelayedScaling, Float8BlockScaling, Float8CurrentScaling, GradientSum, Initialize,
@@ -62,6 +64,9 @@ struct Options {
     /// Tensor-parallel groups, whose gradients are averaged
     #[arg(long, default_value_t = 1)]
     num_replicas: u32,
+    /// Average over replicas by NCCL, behind the backward pass: on a GPU for each rank
+    #[arg(long)]
+    nccl: bool,
     #[arg(long, default_value_t = 5)]
     iters: usize,
     #[arg(long, default_value_t = 2)]
@@ -143,8 +148,16 @@ fn train(world: &Communicator, options: &Options) -> Result<(), Error> {
     let mut model = Model::new(&buffers, options, &rng)?;
     data.reserve(GradientSum::heap_bytes(model.largest(), replicas) + (4 << 20))?;
     let of_replicas = GradientSum::new(&data, model.largest())?;
-    // A tensor is of one group: what the replicas share goes through the host, where the optimizer is. Losses were divided already.
-    let average = |values: Vec<f32>| {
+    let nccl = options.nccl.then(|| nccl::Replicas::new(&data, &group));
+    let nccl = nccl.transpose()?;
+    // Losses were divided already.
+    let average = |mean: &mut Tensor<f32>| {
+        if let Some(nccl) = &nccl {
+            nccl.sum(mean)?;
+            return mean.read();
+        }
+        // A tensor is of one group: what the replicas share goes through the host, where the optimizer is.
+        let values = mean.read()?;
         let mut sum = data.zeros::<f32>([1, values.len()])?;
         sum.write(&values)?;
         of_replicas.over_ranks(&mut sum)?;
@@ -184,7 +197,7 @@ fn train(world: &Communicator, options: &Options) -> Result<(), Error> {
         let part = off.iter().map(|off| off * off / count).sum::<f32>();
         loss.write(&[part / replicas as f32; 8])?;
         of_norms.over_ranks(&mut loss)?;
-        let loss = average(loss.read()?)?[0];
+        let loss = average(&mut loss)?[0];
         step("Backward pass");
         let dy = group.zeros(shape)?;
         let by = 2.0 / (count * replicas as f32);

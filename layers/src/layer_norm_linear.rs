@@ -1,10 +1,11 @@
 //! A normalisation before a column-parallel layer.
 
+use crate::fp8::{Cast, Coded, Role};
 use crate::linear::{Gradients, Linear, LinearConfig, Parameters, Place, Saved, Source, fits};
 use crate::overlap::Parallel;
 use crate::scratch::Lent;
-use crate::side::NormKernels;
 use crate::side::twin::{Norm, Normalization};
+use crate::side::{CodedNormKernels, NormKernels};
 use crate::userbuffers::Userbuffers;
 use counterflow::prelude::bf16;
 use counterflow::{Error, Tensor};
@@ -52,8 +53,8 @@ pub struct LayerNormLinearSaved {
     linear: Saved,
 }
 
-/// `y = all_gather(norm(x)) · wᵀ + b`: each rank normalises its rows, straight into the buffer that they are gathered in, then as
-/// [`Linear`].
+/// `y = all_gather(norm(x)) · wᵀ + b`: each rank normalises its rows, straight into the buffer that they are gathered in, as codes where
+/// an FP8 recipe allows it in one kernel, then as [`Linear`].
 ///
 /// ```
 /// use counterflow::{Communicator, prelude::bf16};
@@ -87,12 +88,15 @@ pub struct LayerNormLinearSaved {
 #[derive(Debug)]
 pub struct LayerNormLinear {
     norm: NormKernels,
+    /// Of FP8, where the recipe's scales need no amax of other rows.
+    coded: Option<CodedNormKernels>,
     linear: Linear,
 }
 
 /// Normalised rows, which a kernel writes where they are wanted.
 struct Normed<'a> {
     norm: &'a NormKernels,
+    coded: Option<&'a CodedNormKernels>,
     x: &'a Tensor<bf16>,
     statistics: &'a Tensor<f32>,
     parameters: LayerNormLinearParameters<'a>,
@@ -114,6 +118,19 @@ impl Source for Normed<'_> {
     fn tensor(&self) -> Option<&Tensor<bf16>> {
         None
     }
+
+    fn put_codes(&self, cast: &Cast, to: &mut Coded) -> Result<bool, Error> {
+        let Some(kernels) = self.coded else {
+            return Ok(false);
+        };
+        let LayerNormLinearParameters {
+            layer_norm_weight: gamma,
+            layer_norm_bias: beta,
+            ..
+        } = self.parameters;
+        let rows = (self.x, (gamma, beta));
+        cast.launch_normed(kernels, rows, to, &mut self.statistics.clone())
+    }
 }
 
 impl LayerNormLinear {
@@ -134,6 +151,12 @@ impl LayerNormLinear {
         }
         Ok(LayerNormLinear {
             norm: userbuffers.norm(config.norm)?,
+            coded: match &config.linear.fp8 {
+                Some(recipe) => {
+                    userbuffers.coded_norm(config.norm, recipe.quantiser(Role::Input))?
+                }
+                None => None,
+            },
             linear: Linear::new(userbuffers, &config.linear)?,
         })
     }
@@ -175,6 +198,7 @@ impl LayerNormLinear {
         let statistics = self.linear.lend_numbers(x.shape()[0].max(1), 2, true)?;
         let normed = Normed {
             norm: &self.norm,
+            coded: self.coded.as_ref(),
             x,
             statistics: &statistics,
             parameters: *parameters,
@@ -223,6 +247,7 @@ impl LayerNormLinear {
         let mut of_normed = self.linear.lend_input(saved.linear.rows())?;
         let normed = Normed {
             norm: &self.norm,
+            coded: self.coded.as_ref(),
             x,
             statistics: &saved.statistics,
             parameters: *parameters,

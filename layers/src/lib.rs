@@ -71,7 +71,7 @@ pub use attention::{
     MultiheadAttentionParameters, MultiheadAttentionSaved, Rope,
 };
 pub use autocast::Autocast;
-pub use comm_overlap::{CommOverlap, CommOverlapP2P, Destination, Operand};
+pub use comm_overlap::{CommOverlap, CommOverlapP2P, Destination, Factor, Operand};
 pub use cross_entropy::VocabParallelCrossEntropy;
 pub use embedding::VocabParallelEmbedding;
 pub use fp8::{

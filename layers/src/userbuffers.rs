@@ -4,10 +4,10 @@ use crate::fp8::{self, Amaxes};
 use crate::overlap::Config;
 use crate::scratch::{Lent, Scratch};
 use crate::side::twin::Norm;
-use crate::side::{AttentionKernels, ElementKernels, NormKernels};
+use crate::side::{AttentionKernels, CodedNormKernels, ElementKernels, NormKernels};
 use crate::step::{CODES, blocks};
 use counterflow::prelude::{bf16, e4m3};
-use counterflow::{Communicator, Dtype, Error, UserBuffer};
+use counterflow::{Communicator, Dtype, Error, UserBuffer, quantise};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tracing::warn;
 
@@ -195,6 +195,7 @@ fn without_fp8() -> Error {
 #[derive(Debug, Default)]
 struct Side {
     norms: Vec<NormKernels>,
+    coded_norms: Vec<CodedNormKernels>,
     elements: Option<ElementKernels>,
     attention: Option<AttentionKernels>,
 }
@@ -366,6 +367,26 @@ impl Userbuffers {
         let loaded = NormKernels::load(self.rank(), norm)?;
         side.norms.push(loaded.clone());
         Ok(loaded)
+    }
+
+    /// The same with codes by a recipe, if there are such kernels.
+    pub(crate) fn coded_norm(
+        &self,
+        norm: Norm,
+        recipe: quantise::Recipe,
+    ) -> Result<Option<CodedNormKernels>, Error> {
+        if !CodedNormKernels::has(&recipe) {
+            return Ok(None);
+        }
+        let mut side = self.side();
+        let is_it =
+            |loaded: &&CodedNormKernels| loaded.norm() == norm && *loaded.recipe() == recipe;
+        if let Some(loaded) = side.coded_norms.iter().find(is_it) {
+            return Ok(Some(loaded.clone()));
+        }
+        let loaded = CodedNormKernels::load(self.rank(), norm, recipe)?;
+        side.coded_norms.push(loaded.clone());
+        Ok(Some(loaded))
     }
 
     /// Activations and sums.

@@ -145,6 +145,44 @@ fn two_replicas_learn_together() {
     assert!(falls(&fell), "{fell:?}");
 }
 
+/// Nothing of NCCL is loaded before every variable that keeps libraries off multicast is set.
+#[test]
+fn nccl_averages_only_where_multicast_is_forbidden() {
+    let off = [
+        ("UB_SKIPMC", "1"),
+        ("NCCL_NVLS_ENABLE", "0"),
+        ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1"),
+        ("NVSHMEM_DISABLE_NVLS", "1"),
+        ("CUBLASMP_DISABLE_MULTICAST", "1"),
+    ];
+    let told = |set: &[(&str, &str)]| {
+        let mut command = Command::new(example());
+        let small =
+            "--ranks 2 --num-replicas 2 --nccl --iters 1 --seq-length 4 --hidden 32 --head-dim 8";
+        command
+            .args(small.split(' '))
+            .env("CUDA_VISIBLE_DEVICES", "");
+        for (name, _) in off {
+            command.env_remove(name);
+        }
+        let done = command.envs(set.iter().copied()).output().expect("started");
+        assert!(!done.status.success());
+        text(&done.stderr)
+    };
+    for (at, (name, value)) in off.iter().enumerate() {
+        let mut set = off.to_vec();
+        set.remove(at);
+        let said = told(&set);
+        assert!(said.contains("might use multicast"), "{said}");
+        assert!(
+            said.contains(&format!("set {name}={value} first")),
+            "{said}"
+        );
+    }
+    let said = told(&off);
+    assert!(said.contains("--nccl on emulated ranks"), "{said}");
+}
+
 #[test]
 fn what_is_not_there_is_refused() {
     let table = [

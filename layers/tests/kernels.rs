@@ -13,7 +13,9 @@ use counterflow::codegen::cuda::{self, expected};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::{sm90, verify};
 use counterflow::jit::{Source, Target, sass_checks};
-use counterflow::{Layout, Program, Variant, launch};
+use counterflow::quantise::{Granularity, Recipe, Scaling};
+use counterflow::rule::{Fp8, Rule};
+use counterflow::{Dtype, Layout, Program, Variant, launch};
 use counterflow_layers::{Norm, Normalization, schedules as ours, side};
 
 /// Each schedule, with the layout in which a layer has it.
@@ -68,6 +70,9 @@ fn the_side_kernels_compile_and_keep_what_they_have_in_registers() {
         return;
     };
     let layer = Norm::new(Normalization::LayerNorm);
+    let rule = Rule::transformer_engine(Fp8::E4M3);
+    let recipe = |scaling| Recipe::new(rule, scaling, Dtype::Bf16);
+    let blocks = Scaling::Current(Granularity::Block1x128);
     let texts = [
         ("layer norm", side::norm_text(&layer), 4),
         (
@@ -77,6 +82,16 @@ fn the_side_kernels_compile_and_keep_what_they_have_in_registers() {
                 ..Norm::new(Normalization::RmsNorm)
             }),
             4,
+        ),
+        (
+            "a norm to codes, delayed scaling",
+            side::coded_norm_text(&layer, &recipe(Scaling::Delayed)),
+            2,
+        ),
+        (
+            "a norm to codes, blocks",
+            side::coded_norm_text(&layer, &recipe(blocks)),
+            2,
         ),
         ("elements", side::elements_text(), 7),
         ("codes", side::codes_text(), 2),

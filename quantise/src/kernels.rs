@@ -5,8 +5,9 @@ use counterflow_codegen::encoding::Granularity;
 use counterflow_codegen::rule::{Convention, Fp8, Rule};
 
 /// Texts that kernels include.
-pub const HEADERS: [(&str, &str); 4] = [
+pub const HEADERS: [(&str, &str); 5] = [
     ("scale.cuh", counterflow_codegen::cuda::SCALE),
+    ("rule.cuh", include_str!("kernels/rule.cuh")),
     ("elements.cuh", include_str!("kernels/elements.cuh")),
     ("tiles.cuh", include_str!("kernels/tiles.cuh")),
     ("whole.cuh", include_str!("kernels/whole.cuh")),
@@ -154,8 +155,9 @@ impl Recipe {
         format!("{}#include \"whole.cuh\"\n", rules.rules())
     }
 
+    /// The rule as lines that `rule.cuh` reads: what a kernel says before it includes that, to have this recipe's scales and codes.
     /// Numbers are given by their bits, so that both compilers read the same.
-    pub(crate) fn rules(&self) -> String {
+    pub fn rules(&self) -> String {
         let Rule { to, .. } = self.rule;
         let delayed = self.scaling == Scaling::Delayed;
         let rule = match delayed {

@@ -226,15 +226,24 @@ impl On<'_> {
     }
 }
 
+/// A step whose kernels stay as long as a graph that records it.
+fn kept<'a>(step: Step<'a>, kernels: Option<&Arc<Kernels>>) -> Step<'a> {
+    match kernels {
+        Some(kernels) => step.keep(kernels.clone()),
+        None => step,
+    }
+}
+
 /// Enqueues a quantiser's launch: its kernels, or, where there are none, the twin.
 ///
 /// # Safety
 /// The step's parts are what the job says, as large as it needs them, and written where it writes.
 pub(crate) unsafe fn quantise(
     step: Step<'_>,
-    kernels: Option<&Kernels>,
+    kernels: Option<&Arc<Kernels>>,
     job: &job::Job,
 ) -> Result<Pending, Error> {
+    let step = kept(step, kernels);
     // SAFETY: the kernels use what the parts have: the caller's promise.
     unsafe {
         step.launch(|running| match kernels {
@@ -250,7 +259,7 @@ pub(crate) unsafe fn quantise(
 /// The step has one part, which is written: the state of that recipe.
 pub(crate) unsafe fn next_step(
     step: Step<'_>,
-    kernels: Option<&Kernels>,
+    kernels: Option<&Arc<Kernels>>,
     recipe: Delayed,
 ) -> Result<Pending, Error> {
     let work = |running: &Running<'_>| {
@@ -272,6 +281,7 @@ pub(crate) unsafe fn next_step(
         // SAFETY: one CTA, which uses the state alone.
         unsafe { on.launch(&kernels.next_step, 1, &of) }
     };
+    let step = kept(step, kernels);
     // SAFETY: as above.
     unsafe { step.launch(work) }
 }

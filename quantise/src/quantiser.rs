@@ -61,7 +61,7 @@ pub struct Quantiser<'r> {
     pub(crate) rank: Rank<'r>,
     pub(crate) recipe: Recipe,
     /// None: the rank is emulated.
-    pub(crate) kernels: Option<Kernels>,
+    pub(crate) kernels: Option<Arc<Kernels>>,
     pub(crate) most: [usize; 2],
     /// Of whole tensors the amax, the multiplier, the stored scale if rows have it, and the amaxes of CTAs; of rows the
     /// amaxes of rows and columns.
@@ -151,11 +151,10 @@ impl<'r> Quantiser<'r> {
         sizes(most)?;
         let kernels = match rank.gpu().is_emulated() {
             true => None,
-            false => Some(Kernels::load(
-                rank.gpu().cuda()?,
-                &Compiler::find()?,
-                &recipe,
-            )?),
+            false => {
+                let kernels = Kernels::load(rank.gpu().cuda()?, &Compiler::find()?, &recipe)?;
+                Some(Arc::new(kernels))
+            }
         };
         let words = match recipe.scaling {
             Scaling::Current(Granularity::PerTensor) => BEFORE_CTAS + MOST_CTAS,

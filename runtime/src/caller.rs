@@ -48,6 +48,8 @@ enum Kind<'a> {
     Rank(&'a Communicator),
     Stream(Stream),
     Recording(&'a Recording),
+    /// The rank's own order, which this thread records.
+    Own(Arc<Recording>),
 }
 
 /// Order that a launch joins, seen from the rank that launches.
@@ -65,7 +67,9 @@ pub(crate) enum Place<'a> {
 
 impl<'a> From<&'a Communicator> for Caller<'a> {
     fn from(rank: &'a Communicator) -> Self {
-        Caller(Kind::Rank(rank))
+        let recording = rank.own().recording();
+        let recording = recording.and_then(|of| of.itself().downcast().ok());
+        Caller(recording.map_or(Kind::Rank(rank), Kind::Own))
     }
 }
 
@@ -90,7 +94,7 @@ impl From<&Arc<CudaStream>> for Caller<'_> {
 impl Caller<'_> {
     /// True if nothing runs now.
     pub(crate) fn records(&self) -> bool {
-        matches!(self.0, Kind::Recording(_))
+        matches!(self.0, Kind::Recording(_) | Kind::Own(_))
     }
 
     /// Place of a launch of that rank.
@@ -114,7 +118,9 @@ impl Caller<'_> {
             Kind::Recording(recording) if recording.rank().is(rank) => {
                 Ok(Place::Recording(recording))
             }
+            Kind::Own(recording) if recording.rank().is(rank) => Ok(Place::Recording(recording)),
             Kind::Recording(recording) => others(recording.rank()),
+            Kind::Own(recording) => others(recording.rank()),
             Kind::Stream(stream) if !rank.gpu().has(stream) => Err(Error::Usage {
                 what: format!("a stream of another GPU than rank {}'s", rank.rank()),
                 legal: format!("give a stream of GPU {}", rank.gpu().ordinal()),

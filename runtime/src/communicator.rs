@@ -407,6 +407,7 @@ impl Communicator {
     /// [`Error::Stalled`] with who waited for what, if a kernel of any rank gave up; [`Error::Aborted`] if a rank ended
     /// early; otherwise the error that ended it.
     pub fn synchronize(&self) -> Result<(), Error> {
+        self.own.must_not_record("a wait of the host")?;
         // Replays that the program launched by now come before the end of this rank's stream.
         drop(self.own_stream().enter()?);
         self.until(|| is_done(self.own_stream()))
@@ -414,6 +415,7 @@ impl Communicator {
 
     /// Waits for something of this rank's stream.
     pub(crate) fn until(&self, done: impl Fn() -> Result<bool, Error>) -> Result<(), Error> {
+        self.own.waits()?;
         let ended = self.drained(done);
         self.judge(ended)
     }
@@ -495,6 +497,11 @@ impl Communicator {
     /// ```
     pub fn heap_use(&self) -> HeapUse {
         self.group.heap_use()
+    }
+
+    /// Bytes that are free for counter cells of kernels that share scratch: the same on every rank between two collective calls.
+    pub(crate) fn room_for_cells(&self) -> u64 {
+        self.group.heap.room_for_cells()
     }
 
     /// Address of slot 0 of the heap.

@@ -75,21 +75,60 @@ impl Communicator {
         self.alive()?;
         let recording = Recording::begin(self)?;
         let told = record(&recording);
-        // The stream must not stay as it is, also if that failed.
-        let ended = recording.end();
-        told?;
-        let (graph, frozen) = ended?;
-        debug!(
-            rank = self.rank(),
-            launches = frozen.launches.len(),
-            "graph"
-        );
-        Ok(Graph {
-            rank: recording.rank().clone(),
-            graph: Arc::new(graph),
-            frozen,
-        })
+        ended(&recording, told)
     }
+
+    /// Records what `record` enqueues in this rank's own order on this thread: launches on the rank, steps, copies and fills of
+    /// tensors and buffers. So code that knows nothing of graphs, such as a layer's step, becomes one. Nothing of it runs now; calls
+    /// that wait for the GPU, or write values of the host, are refused.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, prelude::bf16, schedules::GemmOp};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let op = rank.op_of::<GemmOp>().first_options().up_to(64, 64, 64).build()?;
+    /// let (x, mut y, z) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
+    /// let graph = rank.capture_own(|| {
+    ///     op.on(rank).x(&x).w(&x).y(&mut y).launch()?;
+    ///     assert!(y.read().is_err(), "nothing has run");
+    ///     z.copy_from(&y)
+    /// })?;
+    /// x.write(&[bf16::ONE; 64 * 64])?;
+    /// graph.launch(rank)?.wait()?;
+    /// assert_eq!(z.read()?, [bf16::from_f32(64.0); 64 * 64]);
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::capture`]; [`Error::Usage`] within another one. On emulated ranks, also for [`Step`](crate::op::Step)s that
+    /// read or write memory: they are done when they are launched.
+    pub fn capture_own(&self, record: impl FnOnce() -> Result<(), Error>) -> Result<Graph, Error> {
+        self.alive()?;
+        let recording = Arc::new(Recording::begin(self)?);
+        let own = self.own().clone();
+        let records = own.records(recording.clone());
+        let told = records.and_then(|_records| record());
+        ended(&recording, told)
+    }
+}
+
+/// The graph of a recording that ends with that.
+fn ended(recording: &Recording, told: Result<(), Error>) -> Result<Graph, Error> {
+    // The stream must not stay as it is, also if that failed.
+    let ended = recording.end();
+    told?;
+    let (graph, frozen) = ended?;
+    let rank = recording.rank();
+    debug!(
+        rank = rank.rank(),
+        launches = frozen.launches.len(),
+        "graph"
+    );
+    Ok(Graph {
+        rank: rank.clone(),
+        graph: Arc::new(graph),
+        frozen,
+    })
 }
 
 impl Graph {

@@ -1,12 +1,13 @@
 //! A rank's own stream, and who may put work into it when.
 
 use crate::done::Latest;
-use crate::driver::{Current, Gpu, Stream, is_done};
+use crate::driver::{self, Address, Current, Gpu, Stream, is_done};
 use crate::error::{Error, Stall};
 use crate::retire::{self, Mark};
 use crate::this_thread::this_thread;
+use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::debug;
 
@@ -28,6 +29,35 @@ pub(crate) struct Own {
     recordings: AtomicUsize,
     /// Tensors that were allocated.
     allocated: AtomicU64,
+    /// Waits of the host for the stream's work.
+    waits: AtomicU64,
+    /// Graph that a thread records the rank's own order into, and that thread.
+    recording: Mutex<Option<(usize, Arc<dyn Records>)>>,
+}
+
+/// Owner of some memory.
+type Memory = Arc<dyn Any + Send + Sync>;
+
+/// Graph that a rank's own order is recorded into.
+pub(crate) trait Records: std::fmt::Debug + Send + Sync {
+    /// Stream that records.
+    fn stream(&self) -> &Stream;
+
+    /// Keeps the memory for as long as the graph and its replays.
+    fn keeps(&self, memory: Memory);
+
+    /// The recording itself, for those that know it.
+    fn itself(self: Arc<Self>) -> Memory;
+}
+
+/// The rank's own order is recorded until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Recorded<'a>(&'a Own);
+
+impl Drop for Recorded<'_> {
+    fn drop(&mut self) {
+        *self.0.recorded() = None;
+    }
 }
 
 /// Turns of a rank's threads: they launch one after another.
@@ -85,7 +115,95 @@ impl Own {
             captures: AtomicUsize::new(0),
             recordings: AtomicUsize::new(0),
             allocated: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+            recording: Mutex::default(),
         }
+    }
+
+    fn recorded(&self) -> MutexGuard<'_, Option<(usize, Arc<dyn Records>)>> {
+        self.recording
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets this thread's work in the rank's own order join a graph, until what is given back is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] while some thread records it already.
+    pub fn records(&self, recording: Arc<dyn Records>) -> Result<Recorded<'_>, Error> {
+        let mut recorded = self.recorded();
+        if recorded.is_some() {
+            return Err(Error::Usage {
+                what: "a recording of a rank's own order within another".into(),
+                legal: "end the first one before".into(),
+            });
+        }
+        *recorded = Some((this_thread(), recording));
+        Ok(Recorded(self))
+    }
+
+    /// Graph that this thread records the rank's own order into, if it does.
+    pub fn recording(&self) -> Option<Arc<dyn Records>> {
+        let recorded = self.recorded();
+        let own = recorded
+            .as_ref()
+            .filter(|(thread, _)| *thread == this_thread());
+        own.map(|(_, recording)| recording.clone())
+    }
+
+    /// Copies so many bytes in the rank's own order. A graph that records it keeps `memory`, which both are in.
+    pub fn copies(
+        &self,
+        [to, from]: [Address; 2],
+        bytes: u64,
+        memory: [Memory; 2],
+    ) -> Result<(), Error> {
+        let Some(recording) = self.recording() else {
+            return driver::copy(&self.stream, to, from, bytes);
+        };
+        memory
+            .into_iter()
+            .for_each(|memory| recording.keeps(memory));
+        driver::enqueue_copy(recording.stream(), to, from, bytes)
+    }
+
+    /// Sets so many bytes in the rank's own order. A graph that records it keeps `memory`, which they are in.
+    pub fn fills(&self, at: Address, byte: u8, bytes: u64, memory: Memory) -> Result<(), Error> {
+        let Some(recording) = self.recording() else {
+            return driver::fill(&self.stream, at, byte, bytes);
+        };
+        recording.keeps(memory);
+        driver::enqueue_fill(recording.stream(), at, byte, bytes)
+    }
+
+    /// Rejects what the host does now while this thread records the rank's own order: no replay would do it.
+    ///
+    /// # Errors
+    /// [`Error::Usage`].
+    pub fn must_not_record(&self, what: &str) -> Result<(), Error> {
+        match self.recording() {
+            None => Ok(()),
+            Some(_) => Err(Error::Usage {
+                what: format!("{what} while this thread records the rank's own order"),
+                legal: "do it before `Communicator::capture_own` or after it: graphs have launches, copies and fills"
+                    .into(),
+            }),
+        }
+    }
+
+    /// Counts a wait of the host for the stream's work.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where this thread records the rank's own order.
+    pub fn waits(&self) -> Result<(), Error> {
+        self.must_not_record("a wait of the host")?;
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Waits of the host for the stream's work.
+    pub fn waited(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed)
     }
 
     /// Counts a tensor that was allocated.
@@ -194,13 +312,13 @@ impl Own {
         self.captures.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// A graph of the rank's launches is recorded until [`Own::recorded`].
-    pub fn records(&self) {
+    /// A graph of the rank's launches is recorded until [`Own::ends_recording`].
+    pub fn begins_recording(&self) {
         self.recordings.fetch_add(1, Ordering::AcqRel);
     }
 
     /// A recording has ended.
-    pub fn recorded(&self) {
+    pub fn ends_recording(&self) {
         self.recordings.fetch_sub(1, Ordering::AcqRel);
     }
 

@@ -5,6 +5,7 @@ use crate::driver::{Graph, Stream};
 use crate::error::Error;
 use crate::group::Entry;
 use crate::metrics::InGraph;
+use crate::own::Records;
 use std::any::Any;
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -65,7 +66,21 @@ impl Keeps for Recording {
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        self.rank.own().recorded();
+        self.rank.own().ends_recording();
+    }
+}
+
+impl Records for Recording {
+    fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    fn keeps(&self, memory: Arc<dyn Any + Send + Sync>) {
+        self.keep(memory);
+    }
+
+    fn itself(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
     }
 }
 
@@ -74,7 +89,7 @@ impl Recording {
     pub(crate) fn begin(rank: &Communicator) -> Result<Recording, Error> {
         let stream = rank.gpu().stream()?;
         Graph::record(&stream)?;
-        rank.own().records();
+        rank.own().begins_recording();
         Ok(Recording {
             rank: Arc::new(rank.handle()),
             stream,

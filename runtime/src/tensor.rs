@@ -166,6 +166,24 @@ impl Communicator {
     pub fn tensors_allocated(&self) -> u64 {
         self.own().allocated()
     }
+
+    /// Number of times that the host has waited for this rank's work so far, to read memory, in
+    /// [`Communicator::synchronize`] or for a launch: a step that leaves it as it was only enqueues.
+    ///
+    /// ```
+    /// use counterflow::Communicator;
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let x = rank.zeros::<f32>([4, 8])?;
+    /// x.fill(1)?;
+    /// assert_eq!(rank.host_waits(), 0);
+    /// x.read()?;
+    /// assert_eq!(rank.host_waits(), 1);
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn host_waits(&self) -> u64 {
+        self.own().waited()
+    }
 }
 
 impl<T: Element> Tensor<T> {
@@ -368,6 +386,7 @@ impl<T: Element> Tensor<T> {
                 legal: "give as many as it has".into(),
             });
         }
+        self.rank().own().must_not_record("a write by the host")?;
         driver::write(self.rank().own_stream(), self.address(), values)
     }
 
@@ -378,7 +397,8 @@ impl<T: Element> Tensor<T> {
     pub fn fill(&self, byte: u8) -> Result<(), Error> {
         self.must_be_writable()?;
         let bytes = (self.len() * size_of::<T>()) as u64;
-        driver::fill(self.rank().own_stream(), self.address(), byte, bytes)
+        let own = self.rank().own();
+        own.fills(self.address(), byte, bytes, self.kept())
     }
 
     /// Copies all elements of a tensor of the same shape on the same rank, in the order of this rank's launches.
@@ -408,12 +428,9 @@ impl<T: Element> Tensor<T> {
                 legal: "copy by way of another tensor".into(),
             });
         }
-        driver::copy(
-            self.rank().own_stream(),
-            self.address(),
-            from.address(),
-            bytes,
-        )
+        let both = [self.address(), from.address()];
+        let own = self.rank().own();
+        own.copies(both, bytes, [self.kept(), from.kept()])
     }
 
     /// The elements, once every launch of this rank so far is done.

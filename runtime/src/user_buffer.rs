@@ -233,6 +233,7 @@ impl<T: Element> UserBuffer<T> {
     pub fn write_on(&self, rank: u32, values: &[T]) -> Result<(), Error> {
         self.fits(values.len(), "written to")?;
         self.reach(rank)?;
+        self.own.must_not_record("a write by the host")?;
         driver::write(self.own.stream(), self.on(rank), values)
     }
 
@@ -244,7 +245,9 @@ impl<T: Element> UserBuffer<T> {
         self.in_order(from)?;
         self.fits(from.len(), "copied to")?;
         let bytes = (from.len() * size_of::<T>()) as u64;
-        driver::copy(self.own.stream(), self.address(), from.address(), bytes)
+        let both = [self.address(), from.address()];
+        self.own
+            .copies(both, bytes, [self.allocation.clone(), from.kept()])
     }
 
     /// Copies as many elements from the front of this rank's as `to` has, in the order of the rank's launches.
@@ -268,7 +271,9 @@ impl<T: Element> UserBuffer<T> {
         self.in_order(to)?;
         self.fits(to.len(), "copied from")?;
         let bytes = (to.len() * size_of::<T>()) as u64;
-        driver::copy(self.own.stream(), to.address(), self.address(), bytes)
+        let both = [to.address(), self.address()];
+        self.own
+            .copies(both, bytes, [to.kept(), self.allocation.clone()])
     }
 
     /// Some of its rows on every rank: another handle of the same memory. A vector is one row.
@@ -402,12 +407,9 @@ impl<T: Element> UserBuffer<T> {
     /// # Errors
     /// What the driver refuses.
     pub fn fill(&self, byte: u8) -> Result<(), Error> {
-        driver::fill(
-            self.own.stream(),
-            self.address(),
-            byte,
-            (self.len * size_of::<T>()) as u64,
-        )
+        let bytes = (self.len * size_of::<T>()) as u64;
+        self.own
+            .fills(self.address(), byte, bytes, self.allocation.clone())
     }
 
     /// This rank's elements, once its stream is done.
@@ -424,6 +426,7 @@ impl<T: Element> UserBuffer<T> {
     /// As [`UserBuffer::read`]; [`Error::Usage`] if there is no such rank.
     pub fn read_on(&self, rank: u32) -> Result<Vec<T>, Error> {
         self.reach(rank)?;
+        self.own.waits()?;
         let values = driver::read(self.own.stream(), self.on(rank), self.len)?;
         // Once the communicator has ended, they may be anything.
         self.end.alive().map(|()| values)

@@ -261,13 +261,13 @@ impl Model {
         &mut self,
         rate: f32,
         of_norms: &GradientSum,
-        average: impl Fn(Vec<f32>) -> Result<Vec<f32>, Error>,
+        average: impl Fn(&mut Tensor<f32>) -> Result<Vec<f32>, Error>,
     ) -> Result<(), Error> {
         for weight in &mut self.weights {
             if weight.is_norm {
                 of_norms.over_ranks(&mut weight.gradient)?;
             }
-            let change = average(weight.gradient.read()?)?;
+            let change = average(&mut weight.gradient)?;
             let all = weight.master.iter_mut().zip(change);
             all.for_each(|(own, by)| *own -= rate * by);
             let used = weight.master.iter().map(|own| bf16::from_f32(*own));

@@ -1,5 +1,6 @@
 //! Products beside communication, and products that are summed in parts.
 
+use super::factor::Factor;
 use super::shared::{Of, Operand, Shared, fits};
 use crate::overlap::{Comm, Method, Parallel, Pass, Settings};
 use crate::step::{MOVED, shape, size};
@@ -65,17 +66,17 @@ impl CommOverlap {
         &self.0.told
     }
 
-    /// Copies this rank's chunk of so many rows over all ranks, or all of them, into the buffer.
+    /// Copies this rank's chunk of so many rows over all ranks, or all of them, into the buffer. Codes take half of it.
     ///
     /// # Errors
     /// [`Error::Usage`] for another number of rows, and for more than the buffer has.
-    pub fn copy_into_buffer(
+    pub fn copy_into_buffer<'a>(
         &self,
         rows: usize,
-        input: &Tensor<bf16>,
+        input: impl Into<Factor<'a>>,
         local_chunk: bool,
     ) -> Result<(), Error> {
-        self.0.copy_into_buffer(rows, input, local_chunk)
+        self.0.copy_into_buffer(rows, input.into(), local_chunk)
     }
 
     /// The buffer with so many columns in a call of so many rows: this rank's chunk, or all rows.
@@ -142,7 +143,7 @@ impl CommOverlap {
                     .dim("z.rows", size(rows))
                     .dim("z.columns", size(moved));
                 let work = gemm.schedule().work();
-                let built = self.0.op(work, layout, sizes, gemm.choices())?;
+                let built = self.0.op(work, layout, sizes, gemm.choices(), None)?;
                 let launch = built.op.on(&**rank).tensor("x", a).tensor("w", b);
                 launch.tensor("y", d).tensor("z", &all).launch().map(drop)
             }
@@ -155,7 +156,7 @@ impl CommOverlap {
                     true => (gemm.schedule().work(), ["dy", "x", "grad"]),
                     false => (schedules::bulk_rs().into(), ["x", "w", "y"]),
                 };
-                let built = self.0.op(work, layout, sizes, gemm.choices())?;
+                let built = self.0.op(work, layout, sizes, gemm.choices(), None)?;
                 let mut landing = self.0.landing(rows, moved)?;
                 let launch = built.op.on(&**rank).tensor(names[0], a).tensor(names[1], b);
                 let launch = launch.tensor(names[2], d).tensor("g", &all);
@@ -184,24 +185,24 @@ impl CommOverlap {
     ///
     /// # Errors
     /// [`Error::Usage`] for tensors of another shape; what building and launching refuse.
-    pub fn split_overlap_rs(
+    pub fn split_overlap_rs<'a>(
         &self,
         rows: usize,
-        x: &Tensor<bf16>,
+        x: impl Into<Factor<'a>>,
         w: Operand<'_>,
         rs_output: &mut Tensor<bf16>,
     ) -> Result<(), Error> {
-        self.0.reduced(rows, x, w, rs_output, PIPELINED)
+        self.0.reduced(rows, x.into(), w, rs_output, PIPELINED)
     }
 
     /// As [`CommOverlap::split_overlap_rs`], whose tiles signal by counters already.
     ///
     /// # Errors
     /// As [`CommOverlap::split_overlap_rs`].
-    pub fn atomic_gemm_overlap_rs(
+    pub fn atomic_gemm_overlap_rs<'a>(
         &self,
         rows: usize,
-        x: &Tensor<bf16>,
+        x: impl Into<Factor<'a>>,
         w: Operand<'_>,
         rs_output: &mut Tensor<bf16>,
     ) -> Result<(), Error> {

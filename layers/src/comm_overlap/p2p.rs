@@ -1,5 +1,6 @@
 //! Products whose chunks go from rank to rank.
 
+use super::factor::Factor;
 use super::shared::{Of, Operand, Shared, fits, with_bias};
 use crate::overlap::{Comm, Method, Parallel, Pass, Settings};
 use counterflow::prelude::bf16;
@@ -56,17 +57,19 @@ impl CommOverlapP2P {
         &self.shared.told
     }
 
-    /// Copies this rank's chunk of so many rows over all ranks, or all of them, into the buffer.
+    /// Copies this rank's chunk of so many rows over all ranks, or all of them, into the buffer. Codes take half of it, and have one scale,
+    /// the same on every rank: it is read when a product is launched.
     ///
     /// # Errors
     /// [`Error::Usage`] for another number of rows, and for more than the buffer has.
-    pub fn copy_into_buffer(
+    pub fn copy_into_buffer<'a>(
         &self,
         rows: usize,
-        input: &Tensor<bf16>,
+        input: impl Into<Factor<'a>>,
         local_chunk: bool,
     ) -> Result<(), Error> {
-        self.shared.copy_into_buffer(rows, input, local_chunk)
+        self.shared
+            .copy_into_buffer(rows, input.into(), local_chunk)
     }
 
     /// The buffer with so many columns in a call of so many rows: this rank's chunk, or all rows.
@@ -82,10 +85,11 @@ impl CommOverlapP2P {
         self.shared.get_buffer(rows, columns, local_chunk)
     }
 
-    /// `d = all_gather(buffer) · w + bias`. All rows are in the buffer then, and in `b_copy`, if there is one.
+    /// `d = all_gather(buffer) · w + bias`. All rows are in the buffer then, and in `b_copy`, if there is one. Where the buffer has codes,
+    /// so has the weight.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a communicator of sums, and for tensors of another shape; what building and launching refuse.
+    /// [`Error::Usage`] for a communicator of sums, for codes beside elements or copied to them, and for tensors of another shape; what building and launching refuse.
     pub fn split_overlap_ag(
         &self,
         rows: usize,
@@ -100,12 +104,24 @@ impl CommOverlapP2P {
         if let Some(copy) = &b_copy {
             fits("b_copy", copy.shape(), [rows, k])?;
         }
-        let built = self.shared.whole(AG, &w)?;
+        let codes = self.shared.codes();
+        if codes.is_some() && b_copy.is_some() {
+            return Err(Error::Usage {
+                what: "codes copied to a tensor of bf16".into(),
+                legal: "leave out `b_copy`, and take the codes out of `get_buffer`".into(),
+            });
+        }
+        let built = self.shared.whole(AG, codes.as_ref().map(|of| of.0), &w)?;
         let _turn = self.shared.userbuffers.turn();
         let all = self.shared.buffer(rows, k)?;
+        let coded = codes.map(|codes| self.shared.coded(rows, k, &codes));
+        let coded = coded.transpose()?;
         let launch = built.op.on(&**self.shared.rank());
-        let launch = launch.tensor("x", &all).tensor("w", w.tensor);
-        let launch = with_bias(launch, w.bias).tensor("y", d);
+        let launch = match &coded {
+            Some(coded) => launch.tensor("x", coded),
+            None => launch.tensor("x", &all),
+        };
+        let launch = with_bias(launch.tensor("w", w.tensor), w.bias).tensor("y", d);
         launch.rows(rows).launch()?;
         match b_copy {
             Some(copy) => all.copy_to(copy),
@@ -131,25 +147,25 @@ impl CommOverlapP2P {
     ///
     /// # Errors
     /// [`Error::Usage`] for a communicator of gathers, and for tensors of another shape; what building and launching refuse.
-    pub fn split_overlap_rs(
+    pub fn split_overlap_rs<'a>(
         &self,
         rows: usize,
-        x: &Tensor<bf16>,
+        x: impl Into<Factor<'a>>,
         w: Operand<'_>,
         rs_output: &mut Tensor<bf16>,
     ) -> Result<(), Error> {
         self.has(Comm::ReduceScatter)?;
-        self.shared.reduced(rows, x, w, rs_output, RS)
+        self.shared.reduced(rows, x.into(), w, rs_output, RS)
     }
 
     /// As [`CommOverlapP2P::split_overlap_rs`], whose tiles signal by counters already.
     ///
     /// # Errors
     /// As [`CommOverlapP2P::split_overlap_rs`].
-    pub fn atomic_gemm_overlap_rs(
+    pub fn atomic_gemm_overlap_rs<'a>(
         &self,
         rows: usize,
-        x: &Tensor<bf16>,
+        x: impl Into<Factor<'a>>,
         w: Operand<'_>,
         rs_output: &mut Tensor<bf16>,
     ) -> Result<(), Error> {

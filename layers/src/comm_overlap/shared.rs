@@ -1,13 +1,16 @@
 //! What both classes have: the buffers, the settings, the ops that were built.
 
+use super::factor::{Factor, coded};
+use crate::fp8::Coded;
 use crate::overlap::{Gemm, GemmName, Method, Parallel, Pass, Settings};
 use crate::schedules as ours;
-use crate::step::{Built, Latest, Step, Work, shape};
+use crate::step::{Built, CodedStep, Latest, Step, Work, shape};
 use crate::userbuffers::{Initialize, Userbuffers};
 use counterflow::op::Argument;
-use counterflow::prelude::bf16;
+use counterflow::prelude::{bf16, e4m3};
+use counterflow::rule::Fp8;
 use counterflow::{Communicator, Error, Layout, Setting, Tensor, UserBuffer, schedules};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use tracing::warn;
 
 /// The weight of a product, with the bias that goes to its result.
@@ -26,7 +29,7 @@ use tracing::warn;
 ///     let x = rank.zeros::<bf16>([rank.chunk(rank.rank(), rows).len(), columns])?; // this rank's chunk
 ///     let (w, mut y) = (rank.zeros::<bf16>([outputs, columns])?, rank.zeros::<bf16>([rows, outputs])?);
 ///     overlap.copy_into_buffer(rows, &x, true)?;
-///     let w = Operand { tensor: &w, bias: None, layout: Layout::Nt };
+///     let w = Operand { tensor: (&w).into(), bias: None, layout: Layout::Nt };
 ///     overlap.split_overlap_ag(rows, w, &mut y, None) // y = all_gather(x) · wᵀ
 /// }
 ///
@@ -41,7 +44,7 @@ use tracing::warn;
 #[derive(Clone, Copy, Debug)]
 pub struct Operand<'a> {
     /// In layout nt a row for each column of the result; in layout nn a column.
-    pub tensor: &'a Tensor<bf16>,
+    pub tensor: Factor<'a>,
     /// Added to the result, once whatever the number of ranks. In layout nt alone.
     pub bias: Option<&'a Tensor<bf16>>,
     /// `Nt` is TransformerEngine's `TN`, and `Nn` its `NN`: its matrices are columns first.
@@ -75,6 +78,7 @@ struct Key {
     name: String,
     layout: Layout,
     sizes: String,
+    codes: Option<[Fp8; 2]>,
 }
 
 #[derive(Debug)]
@@ -84,6 +88,8 @@ pub(super) struct Shared {
     /// Settings that have nothing to act on, each with the reason.
     pub told: Vec<Told>,
     ops: Latest<Key>,
+    /// Type and scale of the codes in the buffer. None: it has elements.
+    codes: Mutex<Option<(Fp8, Tensor<f32>)>>,
 }
 
 impl Shared {
@@ -121,6 +127,7 @@ impl Shared {
             settings: settings.clone(),
             told,
             ops: Latest::new([]),
+            codes: Mutex::default(),
         })
     }
 
@@ -139,6 +146,7 @@ impl Shared {
         layout: Layout,
         sizes: counterflow::Shape,
         choices: Vec<(&'static str, Setting)>,
+        coded: Option<CodedStep>,
     ) -> Result<Arc<Built>, Error> {
         let name = match &work {
             Work::Schedule(program) => program.name.clone(),
@@ -148,6 +156,7 @@ impl Shared {
             name,
             layout,
             sizes: sizes.to_string(),
+            codes: coded.map(|coded| coded.codes),
         };
         self.ops.of(&key, || {
             let step = Step {
@@ -155,14 +164,16 @@ impl Shared {
                 layout,
                 shape: sizes,
                 choices,
-                coded: None,
+                coded,
             };
             step.build(self.rank())
         })
     }
 
-    /// A product whose rows are those of the buffer: built for the most, launched for fewer.
-    pub fn whole(&self, product: Of, w: &Operand<'_>) -> Result<Arc<Built>, Error> {
+    /// A product of such codes or elements, whose rows are those of the buffer: built for the most, launched for fewer.
+    pub fn whole(&self, product: Of, x: Option<Fp8>, w: &Operand<'_>) -> Result<Arc<Built>, Error> {
+        w.tensor.has_one_scale()?;
+        let coded = coded(x, w.tensor.codes())?;
         let gemm = self.product(product)?;
         let ([rows, _], [n, k]) = (self.userbuffers.shape(), w.sides()?);
         // One rank has no term to send, and rounds none.
@@ -172,7 +183,7 @@ impl Shared {
             (_, Some(_)) => (gemm.schedule().biased(), gemm.choices()),
             (_, None) => (gemm.schedule().work(), gemm.choices()),
         };
-        self.op(work, w.layout, shape(rows, n, k), choices)
+        self.op(work, w.layout, shape(rows, n, k), choices, coded)
     }
 
     /// Refuses more rows than there are.
@@ -208,9 +219,10 @@ impl Shared {
     pub fn copy_into_buffer(
         &self,
         rows: usize,
-        input: &Tensor<bf16>,
+        input: Factor<'_>,
         local_chunk: bool,
     ) -> Result<(), Error> {
+        input.has_one_scale()?;
         let _turn = self.userbuffers.turn();
         let [own, columns] = input.shape();
         let all = self.buffer(rows, columns)?;
@@ -225,10 +237,49 @@ impl Shared {
                 legal: format!("give {}: rows {part:?} of {rows}", part.len()),
             });
         }
-        match own {
-            0 => Ok(()),
-            _ => all.rows(part)?.copy_from(input),
-        }
+        let shape = [all.shape()[0], columns];
+        let codes = match input {
+            Factor::Bf16(elements) if own > 0 => {
+                all.rows(part)?.copy_from(elements)?;
+                None
+            }
+            Factor::Bf16(_) => None,
+            Factor::E4M3(coded) => {
+                if own > 0 {
+                    let all = all.reinterpret::<e4m3>(shape)?;
+                    all.rows(part)?.copy_from(coded.codes())?;
+                }
+                Some((Fp8::E4M3, coded.scales().clone()))
+            }
+            Factor::E5M2(coded) => {
+                if own > 0 {
+                    let codes = coded.codes().reinterpret::<e4m3>([own, columns])?;
+                    let all = all.reinterpret::<e4m3>(shape)?;
+                    all.rows(part)?.copy_from(&codes)?;
+                }
+                Some((Fp8::E5M2, coded.scales().clone()))
+            }
+        };
+        *self.codes.lock().unwrap_or_else(PoisonError::into_inner) = codes;
+        Ok(())
+    }
+
+    /// Type and scale of the codes that the buffer has. None: it has elements.
+    pub fn codes(&self) -> Option<(Fp8, Tensor<f32>)> {
+        let codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
+        codes.clone()
+    }
+
+    /// The codes of the buffer, in a call of so many rows over all ranks.
+    pub fn coded(
+        &self,
+        rows: usize,
+        columns: usize,
+        (to, scale): &(Fp8, Tensor<f32>),
+    ) -> Result<Coded, Error> {
+        let all = self.buffer(rows, columns)?;
+        let all = all.reinterpret::<e4m3>([all.shape()[0], columns])?;
+        Coded::all(*to, &all, scale)
     }
 
     pub fn get_buffer(
@@ -249,17 +300,18 @@ impl Shared {
     pub fn reduced(
         &self,
         rows: usize,
-        x: &Tensor<bf16>,
+        x: Factor<'_>,
         w: Operand<'_>,
         rs_output: &mut Tensor<bf16>,
         product: Of,
     ) -> Result<(), Error> {
+        x.has_one_scale()?;
         self.rows(rows)?;
         let [n, k] = w.sides()?;
         fits("x", x.shape(), [rows, k])?;
         let own = self.rank().chunk(self.rank().rank(), rows).len();
         fits("rs_output", rs_output.shape(), [own, n])?;
-        let built = self.whole(product, &w)?;
+        let built = self.whole(product, x.codes(), &w)?;
         let _turn = self.userbuffers.turn();
         let mut landing = self.landing(rows, n)?;
         let launch = built.op.on(&**self.rank());

@@ -3,11 +3,16 @@
 use super::coded::Coded;
 use super::recipe::{Recipe, Role};
 use super::scope::{History, Shared};
+use crate::side::CodedNormKernels;
+use counterflow::op::Argument;
 use counterflow::prelude::bf16;
 use counterflow::quantise::{self, DeviceHistory, Scaling};
 use counterflow::rule::Fp8;
 use counterflow::{Communicator, Error, Tensor};
 use std::sync::{Arc, PoisonError};
+
+/// γ and β of a norm. RMSNorm has no β.
+type Affine<'a> = (&'a Tensor<bf16>, Option<&'a Tensor<bf16>>);
 
 /// A tensor of a layer, with the history that its scale may come from.
 #[derive(Debug)]
@@ -30,6 +35,59 @@ impl Cast {
     /// The type of the codes.
     pub fn to(&self) -> Fp8 {
         self.recipe.rule.to
+    }
+
+    /// Enqueues codes and scales of rows that a norm makes in the same kernel, which follows this tensor's recipe. False: nothing was done.
+    pub fn launch_normed(
+        &self,
+        kernels: &CodedNormKernels,
+        (x, affine): (&Tensor<bf16>, Affine<'_>),
+        to: &mut Coded,
+        statistics: &mut Tensor<f32>,
+    ) -> Result<bool, Error> {
+        let rows = (x, affine);
+        match to {
+            Coded::AllE4M3(all) => {
+                let to = (&mut all.codes().clone(), all.scales());
+                self.by_history(kernels, rows, to, statistics)
+            }
+            Coded::E4M3(own) if self.history.is_some() => {
+                let to = (&mut own.codes().clone(), own.scales());
+                self.by_history(kernels, rows, to, statistics)
+            }
+            Coded::AllInBlocks(all) => {
+                let (mut codes, mut scales) = (all.codes().clone(), all.scales().clone());
+                let line = scales.shape()[1];
+                let scales = (&mut scales, line);
+                kernels.in_blocks(x.shape(), x, affine, &mut codes, scales, statistics)?;
+                Ok(true)
+            }
+            Coded::E4M3(own) => {
+                let (mut codes, mut scales) = (own.codes().clone(), own.scales().clone());
+                let line = scales.shape()[1];
+                let scales = (&mut scales, line);
+                kernels.in_blocks(x.shape(), x, affine, &mut codes, scales, statistics)?;
+                Ok(true)
+            }
+            Coded::AllE5M2(_) | Coded::E5M2(_) => Ok(false),
+        }
+    }
+
+    fn by_history<'a>(
+        &self,
+        kernels: &CodedNormKernels,
+        (x, affine): (&Tensor<bf16>, Affine<'_>),
+        (codes, scale): (impl Into<Argument<'a>>, &Tensor<f32>),
+        statistics: &mut Tensor<f32>,
+    ) -> Result<bool, Error> {
+        let Some(history) = &self.history else {
+            return Ok(false);
+        };
+        let mut history = history.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (codes, mut scale): (Argument<'_>, _) = (codes.into(), scale.clone());
+        let to = (codes, &mut scale);
+        kernels.delayed(x.shape(), x, affine, to, &mut history, statistics)?;
+        Ok(true)
     }
 
     /// Enqueues codes and scales of `x`, and of its transposed copy where there is one. The one scale of rows that ranks gather is that

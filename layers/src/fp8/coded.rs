@@ -31,6 +31,17 @@ impl<'a> From<&'a Coded> for Argument<'a> {
 }
 
 impl Coded {
+    /// True without codes.
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Coded::E4M3(own) => own.codes().is_empty(),
+            Coded::E5M2(own) => own.codes().is_empty(),
+            Coded::AllE4M3(all) => all.codes().is_empty(),
+            Coded::AllE5M2(all) => all.codes().is_empty(),
+            Coded::AllInBlocks(all) => all.codes().is_empty(),
+        }
+    }
+
     /// Of a rank's own memory. Codes of either type are lent as e4m3.
     pub fn own(
         to: Fp8,

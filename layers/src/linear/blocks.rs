@@ -57,15 +57,20 @@ impl Linear {
     }
 
     /// Codes of rows of this rank's own memory.
-    pub(super) fn rows_in_blocks(&self, cast: &Cast, x: &Tensor<bf16>) -> Result<Operand, Error> {
-        let [codes, scales] = [x.shape(), LINE.scales(x.shape())];
+    pub(super) fn rows_in_blocks(
+        &self,
+        cast: &Cast,
+        rows: usize,
+        shape: [usize; 2],
+        source: &dyn Source,
+    ) -> Result<Operand, Error> {
+        let [codes, scales] = [shape, LINE.scales(shape)];
         let [most, columns] = [self.userbuffers.shape()[0], codes[1]];
         let most_scales = blocks(columns) * most.next_multiple_of(4);
         let codes = self.userbuffers.lend_codes(codes, most * columns)?;
         let scales = self.lend_scales(scales[0], scales[1], most_scales)?;
         let mut coded = Coded::own(cast.to(), &codes, &scales, LINE)?;
-        let shared = self.userbuffers.fp8()?;
-        cast.launch(self.rank(), shared, x, (&mut coded, None), false)?;
+        self.cast_rows((cast, false), rows, source, &mut coded)?;
         Ok(Operand::coded(coded, Lending::of([codes], [scales])))
     }
 
@@ -74,20 +79,20 @@ impl Linear {
         &self,
         cast: &Cast,
         rows: usize,
-        x: &Tensor<bf16>,
+        columns: usize,
+        source: &dyn Source,
     ) -> Result<Operand, Error> {
-        let (rank, line, columns) = (self.rank(), self.line(rows), x.shape()[1]);
+        let (rank, line) = (self.rank(), self.line(rows));
         let world = rank.world() as usize;
         let all = self.userbuffers.gathered([line * world, columns])?;
         let all = all.reinterpret::<e4m3>([line * world, columns])?;
         let lines = blocks(columns);
         let scales = self.userbuffers.scales([world * lines, line])?;
         let all = QuantTensor::new(all, scales, LINE)?;
-        if !x.is_empty() {
-            let own = all.rows(rank.chunk(rank.rank(), rows))?;
-            let mut own = Coded::AllInBlocks(own);
-            let shared = self.userbuffers.fp8()?;
-            cast.launch(rank, shared, x, (&mut own, None), false)?;
+        let own = rank.chunk(rank.rank(), rows);
+        if !own.is_empty() {
+            let mut own = Coded::AllInBlocks(all.rows(own)?);
+            self.cast_rows((cast, false), rows, source, &mut own)?;
         }
         Ok(Operand::coded(Coded::AllInBlocks(all), Lending::default()))
     }
@@ -102,8 +107,8 @@ impl Linear {
     ) -> Result<Gradient, Error> {
         Ok(Gradient {
             rows: match gathers {
-                true => self.chunk_in_blocks(cast, rows, dy)?,
-                false => self.rows_in_blocks(cast, dy)?,
+                true => self.chunk_in_blocks(cast, rows, self.sides[0], dy)?,
+                false => self.rows_in_blocks(cast, rows, dy.shape(), dy)?,
             },
             tokens: None,
         })

@@ -45,18 +45,17 @@ impl Linear {
         source: &dyn Source,
         saved: &mut Saved,
     ) -> Result<Operand, Error> {
-        let x = self.whole(rows, source)?;
         if fp8.is_in_blocks() {
-            return self.chunk_in_blocks(fp8.input(), rows, &x);
+            return self.chunk_in_blocks(fp8.input(), rows, self.sides[1], source);
         }
         let all = self.gathered_buffer(rows, self.sides[1])?;
-        let (coded, scale) = self.chunk_of(fp8.input(), rows, &x, &all)?;
+        let (coded, scale) = self.chunk_of(fp8.input(), rows, source, &all)?;
         if !self.config.frozen && !self.config.keep_gathered {
             let [most, _] = self.userbuffers.shape();
             let most = self.each(most) * self.sides[1];
-            let codes = self.lend_codes(x.shape(), most)?;
-            if !x.is_empty() {
-                let own = self.rank().chunk(self.rank().rank(), rows);
+            let own = self.rank().chunk(self.rank().rank(), rows);
+            let codes = self.lend_codes([own.len(), self.sides[1]], most)?;
+            if !own.is_empty() {
                 all.rows(own)?.copy_to(&codes)?;
             }
             saved.kept = Some(Kept::Chunk {
@@ -72,14 +71,14 @@ impl Linear {
         &self,
         cast: &Cast,
         rows: usize,
-        x: &Tensor<bf16>,
+        source: &dyn Source,
         all: &UserBuffer<e4m3>,
     ) -> Result<(Coded, Lent<f32>), Error> {
-        let (rank, shared) = (self.rank(), self.userbuffers.fp8()?);
+        let rank = self.rank();
         let scale = self.lend_scale()?;
         let own = all.rows(rank.chunk(rank.rank(), rows))?;
         let mut own = Coded::all(cast.to(), &own, &scale)?;
-        cast.launch(rank, shared, x, (&mut own, None), true)?;
+        self.cast_rows((cast, true), rows, source, &mut own)?;
         Ok((Coded::all(cast.to(), all, &scale)?, scale))
     }
 
@@ -98,10 +97,11 @@ impl Linear {
         source: &dyn Source,
         saved: &mut Saved,
     ) -> Result<Operand, Error> {
-        let x = self.whole(rows, source)?;
         if fp8.is_in_blocks() {
-            return self.rows_in_blocks(fp8.input(), &x);
+            let shape = self.input_shape(rows);
+            return self.rows_in_blocks(fp8.input(), rows, shape, source);
         }
+        let x = self.whole(rows, source)?;
         let both = self.both(fp8.input(), &x, !self.config.frozen)?;
         if let Some(codes) = both.turned {
             saved.kept = Some(Kept::Turned {

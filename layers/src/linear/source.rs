@@ -1,6 +1,7 @@
 //! Where a rank's rows of an input come from.
 
 use super::Linear;
+use crate::fp8::{Cast, Coded};
 use crate::scratch::Lent;
 use counterflow::op::Argument;
 use counterflow::prelude::bf16;
@@ -29,6 +30,11 @@ pub(crate) trait Source {
 
     /// The tensor that has them, if there is one.
     fn tensor(&self) -> Option<&Tensor<bf16>>;
+
+    /// Writes them as codes with scales, where one kernel makes and quantises them. False: nothing was done.
+    fn put_codes(&self, _cast: &Cast, _to: &mut Coded) -> Result<bool, Error> {
+        Ok(false)
+    }
 }
 
 impl Source for Tensor<bf16> {
@@ -60,6 +66,21 @@ impl Linear {
             source.put(Place::Buffer(&mut all.rows(own)?))?;
         }
         Ok(all)
+    }
+
+    /// Quantises some of this rank's rows, in the kernel that makes them if one does both.
+    pub(super) fn cast_rows(
+        &self,
+        (cast, is_gathered): (&Cast, bool),
+        rows: usize,
+        source: &dyn Source,
+        to: &mut Coded,
+    ) -> Result<(), Error> {
+        if !to.is_empty() && source.put_codes(cast, to)? {
+            return Ok(());
+        }
+        let (x, shared) = (self.whole(rows, source)?, self.userbuffers.fp8()?);
+        cast.launch(self.rank(), shared, &x, (to, None), is_gathered)
     }
 
     /// The rows as a tensor.

@@ -6,7 +6,7 @@ use counterflow::cuda::{Arguments, Function, LaunchConfig, Module};
 use counterflow::driver::Address;
 use counterflow::jit::{Compiler, Source, Target};
 use counterflow::op::{Argument, Element, Part, Running, Step};
-use counterflow::{Communicator, Error, Pending};
+use counterflow::{Communicator, Error, Pending, quantise};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -14,16 +14,21 @@ use std::sync::Arc;
 pub(super) const THREADS: usize = 256;
 
 /// Texts that kernels include.
-pub const HEADERS: [(&str, &str); 9] = [
+pub const HEADERS: [(&str, &str); 13] = [
     ("numbers.cuh", include_str!("kernels/numbers.cuh")),
     ("philox.cuh", include_str!("kernels/philox.cuh")),
+    ("normed.cuh", include_str!("kernels/normed.cuh")),
     ("norm.cuh", include_str!("kernels/norm.cuh")),
+    ("coded_norm.cuh", include_str!("kernels/coded_norm.cuh")),
     ("elements.cuh", include_str!("kernels/elements.cuh")),
     ("rope.cuh", include_str!("kernels/rope.cuh")),
     ("attention.cuh", include_str!("kernels/attention.cuh")),
     ("codes.cuh", include_str!("kernels/codes.cuh")),
     ("embedding.cuh", include_str!("kernels/embedding.cuh")),
     ("loss.cuh", include_str!("kernels/loss.cuh")),
+    // Of quantisers, whose scales and codes some of these make.
+    quantise::HEADERS[0],
+    quantise::HEADERS[1],
 ];
 
 /// The kernels of one text on a rank.
@@ -69,10 +74,14 @@ impl Kernels {
 
     /// A launch in the order of the rank's own.
     pub fn call(&self, kernel: &'static str) -> Call<'_> {
+        let step = self.rank.step(&*self.rank);
         Call {
             kernels: self,
             kernel,
-            step: self.rank.step(&*self.rank),
+            step: match &self.functions {
+                Some(functions) => step.keep(functions.clone()),
+                None => step,
+            },
             items: Vec::new(),
         }
     }
@@ -114,6 +123,17 @@ impl<'a> Call<'a> {
         memory: impl Into<Argument<'a>>,
     ) -> Self {
         self.part(Part::of::<T>(elements).written(name), memory)
+    }
+
+    /// As `written`, one element at a time: the memory begins at any of them.
+    pub fn written_by_elements<T: Element>(
+        self,
+        name: &'static str,
+        elements: usize,
+        memory: impl Into<Argument<'a>>,
+    ) -> Self {
+        let part = Part::of::<T>(elements).by_elements();
+        self.part(part.written(name), memory)
     }
 
     fn part(mut self, part: Part, memory: impl Into<Argument<'a>>) -> Self {

@@ -8,8 +8,8 @@ use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Tensor};
 use std::sync::Arc;
 
-/// The kernels of a norm: CUDA.
-pub fn norm_text(norm: &Norm) -> String {
+/// Lines that `normed.cuh` reads.
+pub(super) fn norm_lines(norm: &Norm) -> String {
     let layer = u32::from(norm.kind == Normalization::LayerNorm);
     let one = if norm.zero_centered_gamma {
         "1.f"
@@ -18,8 +18,14 @@ pub fn norm_text(norm: &Norm) -> String {
     };
     let eps = norm.eps.to_bits();
     format!(
-        "#define LAYER {layer}\n#define ONE {one}\n#define EPS __uint_as_float({eps:#010x}u)\n#define SLAB {SLAB}u\n#include \"norm.cuh\"\n"
+        "#define LAYER {layer}\n#define ONE {one}\n#define NORM_EPS __uint_as_float({eps:#010x}u)\n"
     )
+}
+
+/// The kernels of a norm: CUDA.
+pub fn norm_text(norm: &Norm) -> String {
+    let lines = norm_lines(norm);
+    format!("{lines}#define SLAB {SLAB}u\n#include \"norm.cuh\"\n")
 }
 
 /// A norm on a rank.

@@ -2,8 +2,9 @@
 
 use super::each;
 use super::reference::{Matrix, Wanted};
-use counterflow::prelude::bf16;
-use counterflow::{Communicator, Error, Layout, Tensor};
+use counterflow::op::Granularity;
+use counterflow::prelude::{bf16, e4m3};
+use counterflow::{Communicator, Error, Layout, QuantTensor, Tensor};
 use counterflow_layers::overlap::{Comm, Method, Settings};
 use counterflow_layers::{CommOverlap, CommOverlapP2P, Destination, Operand};
 use std::sync::Arc;
@@ -55,7 +56,7 @@ fn gathers(rank: &Arc<Communicator>, settings: &Settings, nn: bool) -> Result<()
         let weight = tensor(rank, shape, &stored.part(0..shape[0], 0..shape[1]))?;
         let of_bias = tensor(rank, [1, SIDES[1]], &bias.part(0..1, 0..SIDES[1]))?;
         let operand = Operand {
-            tensor: &weight,
+            tensor: (&weight).into(),
             bias: (!nn).then_some(&of_bias),
             layout: if nn { Layout::Nn } else { Layout::Nt },
         };
@@ -120,7 +121,7 @@ fn products_that_are_summed() {
                 let w_own = tensor(rank, [SIDES[1], depth], &w_own)?;
                 let of_bias = tensor(rank, [1, SIDES[1]], &bias.part(0..1, 0..SIDES[1]))?;
                 let operand = Operand {
-                    tensor: &w_own,
+                    tensor: (&w_own).into(),
                     bias: Some(&of_bias),
                     layout: Layout::Nt,
                 };
@@ -317,7 +318,7 @@ fn what_a_class_cannot_do_is_refused() {
         let sums = CommOverlapP2P::new(rank, [8, 16], Comm::ReduceScatter, &plain)?;
         let (w, mut y) = (rank.zeros([16, 16])?, rank.zeros([8, 16])?);
         let w = Operand {
-            tensor: &w,
+            tensor: (&w).into(),
             bias: None,
             layout: Layout::Nt,
         };
@@ -334,6 +335,47 @@ fn what_a_class_cannot_do_is_refused() {
         };
         let error = told(sums.split_overlap_rs(8, &y.clone(), tn, &mut y));
         assert!(error.starts_with("a weight in layout"), "{error}");
+
+        // Codes are multiplied by codes, and have one scale.
+        let one = rank.zeros::<f32>([1, 1])?;
+        let codes = rank.zeros::<e4m3>([16, 16])?;
+        let coded = QuantTensor::new(codes.clone(), one, Granularity::PerTensor)?;
+        let rows = Granularity::PerRow;
+        let scales = rank.zeros::<f32>(rows.scales([16, 16]))?;
+        let by_row = QuantTensor::new(codes, scales, rows)?;
+        let of_codes = |coded| Operand { tensor: coded, ..w };
+        let error = told(sums.split_overlap_rs(8, &y.clone(), of_codes((&coded).into()), &mut y));
+        assert!(
+            error.starts_with("a product of codes and elements: "),
+            "{error}"
+        );
+        let x = coded.rows(0..8)?;
+        let error = told(sums.split_overlap_rs(8, &x, w, &mut y));
+        assert!(
+            error.starts_with("a product of codes and elements: "),
+            "{error}"
+        );
+        let error = told(sums.split_overlap_rs(8, &x, of_codes((&by_row).into()), &mut y));
+        assert!(error.starts_with("codes with scales PerRow: "), "{error}");
+        let gathers = CommOverlapP2P::new(rank, [8, 16], Comm::AllGather, &plain)?;
+        let error = told(gathers.copy_into_buffer(8, &by_row.rows(0..8)?, true));
+        assert!(error.starts_with("codes with scales PerRow: "), "{error}");
+        gathers.copy_into_buffer(8, &x, true)?;
+        let mut copy = rank.zeros([8, 16])?;
+        let w_of_codes = of_codes((&coded).into());
+        let error = told(gathers.split_overlap_ag(8, w_of_codes, &mut y, Some(&mut copy)));
+        assert!(
+            error.starts_with("codes copied to a tensor of bf16: "),
+            "{error}"
+        );
+        let error = told(gathers.split_overlap_ag(8, w, &mut y, None));
+        assert!(
+            error.starts_with("a product of codes and elements: "),
+            "{error}"
+        );
+        gathers.split_overlap_ag(8, w_of_codes, &mut y, None)?;
+        gathers.copy_into_buffer(8, &copy, true)?;
+        gathers.split_overlap_ag(8, w, &mut y, None)?;
 
         let bulk = CommOverlap::new(rank, [8, 16], &plain)?;
         let (a, b) = (rank.zeros([8, 8])?, rank.zeros([16, 8])?);

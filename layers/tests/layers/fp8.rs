@@ -1,5 +1,6 @@
 //! FP8: outputs and gradients are those of the codes that the quantisers' twin makes on the host, in f64.
 
+mod normed;
 mod scope;
 
 use super::cases::{Case, FEATURES, of};
@@ -22,7 +23,7 @@ const BEFORE: f32 = 0.75;
 
 /// Tensor cores, and emulated ones, add 32 products to a sum with 13 fraction bits of the largest of all 33, and keep as many of what comes
 /// out: what a sum of so many products may be off by, as a share of the largest.
-fn of_sum(products: usize) -> f64 {
+pub fn of_sum(products: usize) -> f64 {
     products.div_ceil(32) as f64 * 34.0 / (1u64 << 13) as f64
 }
 

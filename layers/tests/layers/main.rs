@@ -4,6 +4,7 @@ mod cases;
 mod comm_overlap;
 mod defects;
 mod fp8;
+mod graph;
 mod layer_norm_linear;
 mod memory;
 mod model;
@@ -15,6 +16,7 @@ mod reference;
 mod refused;
 mod reported;
 mod right;
+mod room;
 mod settings;
 mod side;
 mod suites;
@@ -28,17 +30,28 @@ use counterflow_layers::overlap::Config;
 use counterflow_layers::{Initialize, QuantizationMode, Userbuffers};
 use std::sync::Arc;
 
+/// GPUs that ranks are on. None: they are emulated.
+fn gpus() -> Option<u32> {
+    let gpus = std::env::var("REQUIRE_GPU").ok()?;
+    gpus.parse().ok().filter(|gpus| *gpus > 0)
+}
+
+/// True if ranks are on GPUs.
+fn is_on_gpus() -> bool {
+    gpus().is_some()
+}
+
 /// Runs it on that many ranks, a thread each. A rank that fails ends the others' waits.
 fn each<T: Send>(
     world: u32,
     run: impl Fn(&Arc<Communicator>) -> Result<T, Error> + Sync,
 ) -> Result<Vec<T>, Error> {
-    let ranks = match std::env::var("REQUIRE_GPU").map(|gpus| gpus.parse::<u32>()) {
-        Ok(Ok(gpus @ 1..)) => {
+    let ranks = match gpus() {
+        Some(gpus) => {
             let each: Vec<u32> = (0..world).map(|rank| rank % gpus).collect();
             Communicator::on(&each, None)?
         }
-        Ok(_) | Err(_) => Communicator::emulated(world)?,
+        None => Communicator::emulated(world)?,
     };
     let ranks: Vec<_> = ranks.into_iter().map(Arc::new).collect();
     let run = |rank: &Arc<Communicator>| run(rank).inspect_err(|error| rank.abort(error));

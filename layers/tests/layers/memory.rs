@@ -2,13 +2,14 @@
 
 use super::model::{Held, Sizes, tensor, weights};
 use super::reference::Matrix;
-use super::{each, userbuffers};
+use super::{each, userbuffers, userbuffers_of};
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Tensor};
 use counterflow_layers::overlap::ModuleFlags;
 use counterflow_layers::{
-    Activation, Normalization, RngTracker, TransformerLayer, TransformerLayerGradients,
-    TransformerLayerParameters, Userbuffers,
+    Activation, DelayedScaling, Float8BlockScaling, Float8CurrentScaling, Normalization,
+    QuantizationMode, Recipe, RngTracker, TransformerLayer, TransformerLayerConfig,
+    TransformerLayerGradients, TransformerLayerParameters, Userbuffers,
 };
 use std::sync::Arc;
 
@@ -27,7 +28,16 @@ const SIZES: Sizes = Sizes {
 const BATCH: usize = 2;
 const MOST: usize = 14;
 
-fn flags(on: bool) -> ModuleFlags {
+/// Sizes whose features are whole 16s on each of two ranks, as FP8 needs.
+const SIZES_IN_FP8: Sizes = Sizes {
+    hidden: 32,
+    ffn: 64,
+    heads: 4,
+    groups: 2,
+    ..SIZES
+};
+
+pub fn flags(on: bool) -> ModuleFlags {
     ModuleFlags {
         ub_tp_comm_overlap: on,
         // Ops of weights' gradients beside a sum are built for a number of rows when it comes.
@@ -36,37 +46,64 @@ fn flags(on: bool) -> ModuleFlags {
     }
 }
 
+/// Sizes of layers, the rows of the first step, and those of the others.
+#[derive(Clone, Copy)]
+pub struct Shapes {
+    pub sizes: Sizes,
+    pub most: usize,
+    pub others: [usize; 5],
+}
+
+pub const SHAPES: Shapes = Shapes {
+    sizes: SIZES,
+    most: MOST,
+    // The same again, and fewer rows, which ranks may divide otherwise.
+    others: [MOST, 8, 2, 10, MOST],
+};
+
+/// With scales of blocks each of two ranks has a multiple of 4 rows.
+pub const SHAPES_IN_FP8: Shapes = Shapes {
+    sizes: SIZES_IN_FP8,
+    most: 16,
+    others: [16, 8, 16, 8, 16],
+};
+
+type Change = fn(&mut TransformerLayerConfig);
+
 /// Some layers of a rank, and tensors of a step's rows, all made before it.
-struct Running {
+pub struct Running {
     layers: Vec<TransformerLayer>,
-    held: Held,
+    pub held: Held,
     x: Tensor<bf16>,
-    ys: Vec<Tensor<bf16>>,
-    dxs: Vec<Tensor<bf16>>,
+    pub ys: Vec<Tensor<bf16>>,
+    pub dxs: Vec<Tensor<bf16>>,
+    buffers: Userbuffers,
 }
 
 impl Running {
-    fn new(
+    pub fn new(
         rank: &Arc<Communicator>,
         buffers: &Userbuffers,
-        flags: ModuleFlags,
-        change: fn(&mut counterflow_layers::TransformerLayerConfig),
+        Shapes { sizes, most, .. }: Shapes,
+        (flags, fp8): (ModuleFlags, Option<Recipe>),
+        change: Change,
     ) -> Result<Running, Error> {
-        let mut config = SIZES.layer();
+        let mut config = sizes.layer();
         config.flags = flags;
+        config.fp8 = fp8;
         (config.hidden_dropout, config.attention.dropout) = (0.1, 0.1);
         change(&mut config);
         let rng = Arc::new(RngTracker::new(1, rank.rank()));
         let made = (0..2).map(|_| TransformerLayer::new(buffers, &config, &rng));
         let layers: Vec<TransformerLayer> = made.collect::<Result<_, _>>()?;
-        let whole = Matrix::random(MOST, SIZES.hidden, 1.0, 7);
-        let [rows, _] = layers[0].shape(MOST);
+        let whole = Matrix::random(most, sizes.hidden, 1.0, 7);
+        let [rows, _] = layers[0].shape(most);
         // A rank may have more rows of fewer.
-        let rows = rows.max(MOST.div_ceil(rank.world() as usize));
+        let rows = rows.max(most.div_ceil(rank.world() as usize));
         let x = tensor(
             rank,
-            [rows, SIZES.hidden],
-            &whole.part(0..rows, 0..SIZES.hidden),
+            [rows, sizes.hidden],
+            &whole.part(0..rows, 0..sizes.hidden),
         )?;
         let zeros = || {
             (0..2)
@@ -74,7 +111,8 @@ impl Running {
                 .collect::<Result<Vec<_>, Error>>()
         };
         Ok(Running {
-            held: Held::new(rank, &SIZES, &weights(&SIZES, 3))?,
+            held: Held::new(rank, &sizes, &weights(&sizes, 3))?,
+            buffers: buffers.clone(),
             ys: zeros()?,
             dxs: zeros()?,
             x,
@@ -82,7 +120,9 @@ impl Running {
         })
     }
 
-    fn step(&mut self, rows: usize) -> Result<(), Error> {
+    pub fn step(&mut self, rows: usize) -> Result<(), Error> {
+        let is_fp8 = self.layers[0].mlp().config().fp8.is_some();
+        let in_fp8 = is_fp8.then(|| self.buffers.autocast(None)).transpose()?;
         let shape = self.layers[0].shape(rows);
         let view = |of: &Tensor<bf16>| of.shaped(shape);
         let mut saved = Vec::new();
@@ -111,37 +151,46 @@ impl Running {
             layer.backward(saved, &parameters, &now, &mut dx, gradients)?;
             now = dx;
         }
-        Ok(())
+        match in_fp8 {
+            Some(in_fp8) => in_fp8.end(),
+            None => Ok(()),
+        }
     }
 }
 
-/// Allocations of each step after the first one.
-fn allocations(
+/// Tensors that steps after the first one allocate, and waits of the host.
+fn taken(
     world: u32,
-    on: bool,
-    change: fn(&mut counterflow_layers::TransformerLayerConfig),
-) -> Vec<u64> {
+    shapes: Shapes,
+    (on, fp8): (bool, Option<Recipe>),
+    change: Change,
+) -> Vec<[u64; 2]> {
     let found = each(world, |rank| {
-        let buffers = userbuffers(rank, [MOST, SIZES.hidden], "")?;
-        let mut running = Running::new(rank, &buffers, flags(on), change)?;
-        let before = rank.tensors_allocated();
-        running.step(MOST)?;
-        let first = rank.tensors_allocated();
-        assert!(first > before, "the first step takes its memory");
+        let mode = fp8.map_or(QuantizationMode::None, |_| QuantizationMode::Fp8);
+        let shape = [shapes.most, shapes.sizes.hidden];
+        let buffers = userbuffers_of(rank, shape, "", vec![mode])?;
+        let mut running = Running::new(rank, &buffers, shapes, (flags(on), fp8), change)?;
+        let counted = || [rank.tensors_allocated(), rank.host_waits()];
+        let [before, _] = counted();
+        running.step(shapes.most)?;
+        let first = counted();
+        assert!(first[0] > before, "the first step takes its memory");
         let heap = rank.heap_use();
-        // The same again, and fewer rows, which ranks may divide otherwise.
-        for rows in [MOST, 8, 2, 10, MOST] {
+        for rows in shapes.others {
             running.step(rows)?;
         }
         assert_eq!(rank.heap_use(), heap, "the symmetric heap");
-        Ok(rank.tensors_allocated() - first)
+        let last = counted();
+        running.ys[0].read()?;
+        assert!(rank.host_waits() > last[1], "a wait is seen");
+        Ok([0, 1].map(|of| last[of] - first[of]))
     });
     found.expect("ranks")
 }
 
 #[test]
-fn a_step_after_the_first_allocates_nothing() {
-    let changes: [fn(&mut counterflow_layers::TransformerLayerConfig); 3] = [
+fn a_step_after_the_first_allocates_nothing_and_waits_for_nothing() {
+    let changes: [Change; 3] = [
         |_| {},
         |config| config.mlp.recompute_activation = true,
         |config| {
@@ -150,41 +199,60 @@ fn a_step_after_the_first_allocates_nothing() {
         },
     ];
     for (world, on, change) in [(1, false, 0), (3, true, 0), (2, true, 1), (2, false, 2)] {
-        let found = allocations(world, on, changes[change]);
+        let found = taken(world, SHAPES, (on, None), changes[change]);
         assert!(
-            found.iter().all(|count| *count == 0),
+            found.iter().all(|counts| *counts == [0, 0]),
             "{world} ranks, {change}: {found:?}"
         );
     }
 }
 
-/// What a layer gave back, the next one takes: without what is saved, four layers take as much as one.
+#[test]
+fn a_step_of_fp8_after_the_first_allocates_nothing_and_waits_for_nothing() {
+    let recipes: [Recipe; 3] = [
+        DelayedScaling::default().into(),
+        Float8CurrentScaling::default().into(),
+        Float8BlockScaling::default().into(),
+    ];
+    for (world, on, recipe) in [(2, true, 0), (2, false, 1), (2, true, 2), (1, false, 0)] {
+        let recipe = recipes[recipe];
+        let found = taken(world, SHAPES_IN_FP8, (on, Some(recipe)), |_| {});
+        assert!(
+            found.iter().all(|counts| *counts == [0, 0]),
+            "{world} ranks, {recipe}: {found:?}"
+        );
+    }
+}
+
+/// What a layer gave back, the next one takes: where the first one has run, the others take nothing. They are built once for both counts:
+/// on a GPU, kernels take most of the time.
 #[test]
 fn layers_share_the_memory_of_their_calls() {
-    let taken = |count: usize| {
-        let found = each(2, |rank| {
-            let buffers = userbuffers(rank, [MOST, SIZES.hidden], "")?;
-            let mut config = SIZES.layer();
-            config.flags = flags(true);
-            let rng = Arc::new(RngTracker::new(1, rank.rank()));
-            let made = (0..count).map(|_| TransformerLayer::new(&buffers, &config, &rng));
-            let layers: Vec<TransformerLayer> = made.collect::<Result<_, _>>()?;
-            let held = Held::new(rank, &SIZES, &weights(&SIZES, 3))?;
-            let (x, mut y) = (
-                rank.zeros(layers[0].shape(MOST))?,
-                rank.zeros(layers[0].shape(MOST))?,
-            );
+    let found = each(2, |rank| {
+        let buffers = userbuffers(rank, [MOST, SIZES.hidden], "")?;
+        let mut config = SIZES.layer();
+        config.flags = flags(true);
+        let rng = Arc::new(RngTracker::new(1, rank.rank()));
+        let made = (0..3).map(|_| TransformerLayer::new(&buffers, &config, &rng));
+        let layers: Vec<TransformerLayer> = made.collect::<Result<_, _>>()?;
+        let held = Held::new(rank, &SIZES, &weights(&SIZES, 3))?;
+        let (x, mut y) = (
+            rank.zeros(layers[0].shape(MOST))?,
+            rank.zeros(layers[0].shape(MOST))?,
+        );
+        let mut taken = Vec::new();
+        for layer in &layers {
             let before = rank.tensors_allocated();
-            for layer in &layers {
-                let (attention, mlp) = (held.attention(), held.mlp());
-                let parameters = TransformerLayerParameters { attention, mlp };
-                drop(layer.forward([MOST, BATCH], &x, &parameters, &mut y)?);
-            }
-            Ok(rank.tensors_allocated() - before)
-        });
-        found.expect("two ranks")
-    };
-    assert_eq!(taken(1), taken(4));
+            let (attention, mlp) = (held.attention(), held.mlp());
+            let parameters = TransformerLayerParameters { attention, mlp };
+            drop(layer.forward([MOST, BATCH], &x, &parameters, &mut y)?);
+            taken.push(rank.tensors_allocated() - before);
+        }
+        Ok(taken)
+    });
+    for taken in found.expect("two ranks") {
+        assert!(taken[0] > 0 && taken[1..] == [0, 0], "{taken:?}");
+    }
 }
 
 /// Buffers and layers that are dropped leave the heap as it was.
@@ -194,7 +262,7 @@ fn what_is_dropped_is_used_again() {
         let mut peaks = Vec::new();
         for _ in 0..3 {
             let buffers = userbuffers(rank, [MOST, SIZES.hidden], "")?;
-            let mut running = Running::new(rank, &buffers, flags(true), |_| {})?;
+            let mut running = Running::new(rank, &buffers, SHAPES, (flags(true), None), |_| {})?;
             running.step(MOST)?;
             rank.synchronize()?;
             drop((running, buffers));

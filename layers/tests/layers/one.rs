@@ -6,6 +6,7 @@ use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Tensor};
 use counterflow_layers::overlap::{Flags, Parallel};
 use counterflow_layers::{Gradients, Linear, LinearConfig, Parameters, Saved, Userbuffers};
+use std::ops::Range;
 
 /// A layer with one of TransformerEngine's names.
 pub fn linear(parallel: Parallel, features: [usize; 2], flags: Flags) -> LinearConfig {
@@ -34,6 +35,16 @@ pub fn own(
     of: &Matrix,
     [rows, columns]: [usize; 2],
 ) -> Result<Tensor<bf16>, Error> {
+    let [of_rows, of_columns] = own_part(rank, of, [rows, columns]);
+    tensor(rank, [rows, columns], &of.part(of_rows, of_columns))
+}
+
+/// Its rows and columns.
+pub fn own_part(
+    rank: &Communicator,
+    of: &Matrix,
+    [rows, columns]: [usize; 2],
+) -> [Range<usize>; 2] {
     let me = rank.rank();
     let of_rows = match rows == of.rows() {
         true => 0..rows,
@@ -43,11 +54,7 @@ pub fn own(
         true => 0,
         false => columns * me as usize,
     };
-    tensor(
-        rank,
-        [rows, columns],
-        &of.part(of_rows, first..first + columns),
-    )
+    [of_rows, first..first + columns]
 }
 
 impl Held {

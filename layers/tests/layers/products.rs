@@ -6,11 +6,15 @@
 //! features; here each is divided by 32.
 
 use super::cases::{NONE, USUAL};
-use super::one::{Held, linear, own};
+use super::fp8::of_sum;
+use super::one::{Held, linear, own, own_part};
 use super::reference::{Matrix, Wanted};
 use super::{each, userbuffers_of};
-use counterflow::prelude::bf16;
-use counterflow::{Communicator, Error, Layout};
+use counterflow::op::Granularity;
+use counterflow::prelude::{bf16, e4m3};
+use counterflow::quantise::{self, twin};
+use counterflow::rule::{Fp8, Rule};
+use counterflow::{Communicator, Dtype, Error, Layout, QuantTensor, Tensor};
 use counterflow_layers::overlap::{Comm, Parallel, Settings};
 use counterflow_layers::{
     Autocast, CommOverlap, CommOverlapP2P, DelayedScaling, Destination, Float8CurrentScaling,
@@ -21,7 +25,7 @@ use std::sync::Arc;
 /// Why a case is not run here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Absent {
-    /// Its operands are FP8, which the classes of overlap do not have.
+    /// Its operands are FP8 by name alone: their runner makes them bf16.
     Fp8,
     /// Of Blackwell's GPUs.
     Mxfp8,
@@ -77,6 +81,7 @@ const FFN: usize = 192;
 const LARGEST: f32 = 0.04;
 /// Relative and absolute: an element fails there if it is beyond both.
 const THEIRS: [f64; 2] = [0.02, 0.002];
+const THEIRS_FP8: [f64; 2] = [0.125, 0.0625];
 
 pub fn values<T: Copy + Into<f64>>(of: &[T]) -> Vec<f64> {
     of.iter().map(|value| (*value).into()).collect()
@@ -111,6 +116,101 @@ fn random(rows: usize, columns: usize, seed: u64) -> Matrix {
     Matrix::random(rows, columns, LARGEST, seed)
 }
 
+type Codes = QuantTensor<Tensor<e4m3>>;
+
+/// A rank's part of a matrix, as e4m3 with the one scale of the whole, and what the codes of all stand for.
+fn codes(rank: &Communicator, of: &Matrix, shape: [usize; 2]) -> Result<(Codes, Matrix), Error> {
+    let rule = Rule::transformer_engine(Fp8::E4M3);
+    let values: Vec<f32> = of.values.iter().map(|value| *value as f32).collect();
+    let whole = quantise::Matrix::new(&values, [of.rows(), of.columns], Dtype::Bf16);
+    let scale = rule.of_tensor(twin::amax(&whole, &rule));
+    let all = twin::cast(&whole, rule.to, scale.multiplier);
+    let [rows, columns] = own_part(rank, of, shape);
+    let own = rows.flat_map(|row| all[row * of.columns..][columns.clone()].to_vec());
+    let (tensor, one) = (rank.zeros::<e4m3>(shape)?, rank.zeros::<f32>([1, 1])?);
+    tensor.write(&own.map(e4m3::from_bits).collect::<Vec<_>>())?;
+    one.write(&[scale.stored])?;
+    let value = |code: &u8| f64::from(rule.to.value(*code)) * f64::from(scale.stored);
+    let stand = Matrix {
+        columns: of.columns,
+        values: all.iter().map(value).collect(),
+    };
+    Ok((
+        QuantTensor::new(tensor, one, Granularity::PerTensor)?,
+        stand,
+    ))
+}
+
+/// As `check`, of products of codes, against their bounds for FP8.
+fn check_codes([a, b]: [&Matrix; 2], parts: usize, rows: std::ops::Range<usize>, found: &[bf16]) {
+    let at = |of: &Matrix, row: usize, column: usize| of.values[row * of.columns + column];
+    let (sizes, sum) = ([a.rows(), b.rows(), a.columns], of_sum(a.columns / parts));
+    let wanted = Wanted::product_off(sizes, (parts, sum), |m, k| at(a, m, k), |k, n| at(b, n, k));
+    let (wanted, found) = (wanted.rounded(), values(found));
+    wanted.check("y", rows.clone(), 0..b.rows(), &found);
+    let part = &wanted.values.values[rows.start * b.rows()..rows.end * b.rows()];
+    within("y", &found, part.iter().copied(), THEIRS_FP8);
+}
+
+/// A product of rows that are gathered as codes.
+fn split_ag_of_codes(rank: &Arc<Communicator>, aggregate: bool, atomic: bool) -> Result<(), Error> {
+    let settings = Settings {
+        aggregate: Some(aggregate),
+        ..Settings::default()
+    };
+    let overlap = CommOverlapP2P::new(rank, [ROWS, HIDDEN], Comm::AllGather, &settings)?;
+    let (x, features) = (random(ROWS, HIDDEN, 42), FFN / rank.world() as usize);
+    let w = random(features, HIDDEN, 43 + u64::from(rank.rank()));
+    let chunk = rank.chunk(rank.rank(), ROWS);
+    let (x_own, x) = codes(rank, &x, [chunk.len(), HIDDEN])?;
+    let (weight, w) = codes(rank, &w, [features, HIDDEN])?;
+    overlap.copy_into_buffer(ROWS, &x_own, true)?;
+    let operand = Operand {
+        tensor: (&weight).into(),
+        bias: None,
+        layout: Layout::Nt,
+    };
+    let mut y = rank.zeros([ROWS, features])?;
+    match atomic {
+        true => overlap.atomic_gemm_overlap_ag(ROWS, operand, &mut y, None)?,
+        false => overlap.split_overlap_ag(ROWS, operand, &mut y, None)?,
+    }
+    check_codes([&x, &w], 1, 0..ROWS, &y.read()?);
+    Ok(())
+}
+
+/// A product of codes that is summed over ranks.
+fn split_rs_of_codes(rank: &Arc<Communicator>, p2p: bool, atomic: bool) -> Result<(), Error> {
+    let (settings, shape) = (Settings::default(), [ROWS, HIDDEN]);
+    let world = rank.world() as usize;
+    let (x, w) = (random(ROWS, FFN, 42), random(HIDDEN, FFN, 43));
+    let depth = FFN / world;
+    let (x_own, x) = codes(rank, &x, [ROWS, depth])?;
+    let (w_own, w) = codes(rank, &w, [HIDDEN, depth])?;
+    let operand = Operand {
+        tensor: (&w_own).into(),
+        bias: None,
+        layout: Layout::Nt,
+    };
+    let chunk = rank.chunk(rank.rank(), ROWS);
+    let mut y = rank.zeros([chunk.len(), HIDDEN])?;
+    if p2p {
+        let overlap = CommOverlapP2P::new(rank, shape, Comm::ReduceScatter, &settings)?;
+        match atomic {
+            true => overlap.atomic_gemm_overlap_rs(ROWS, &x_own, operand, &mut y)?,
+            false => overlap.split_overlap_rs(ROWS, &x_own, operand, &mut y)?,
+        }
+    } else {
+        let overlap = CommOverlap::new(rank, shape, &settings)?;
+        match atomic {
+            true => overlap.atomic_gemm_overlap_rs(ROWS, &x_own, operand, &mut y)?,
+            false => overlap.split_overlap_rs(ROWS, &x_own, operand, &mut y)?,
+        }
+    }
+    check_codes([&x, &w], world, chunk, &y.read()?);
+    Ok(())
+}
+
 /// A product of rows that are gathered: with larger steps or not, by either name.
 fn split_ag(rank: &Arc<Communicator>, aggregate: bool, atomic: bool) -> Result<(), Error> {
     let settings = Settings {
@@ -124,7 +224,7 @@ fn split_ag(rank: &Arc<Communicator>, aggregate: bool, atomic: bool) -> Result<(
     overlap.copy_into_buffer(ROWS, &own(rank, &x, [chunk.len(), HIDDEN])?, true)?;
     let weight = own(rank, &w, [features, HIDDEN])?;
     let operand = Operand {
-        tensor: &weight,
+        tensor: (&weight).into(),
         bias: None,
         layout: Layout::Nt,
     };
@@ -148,7 +248,7 @@ fn split_rs(rank: &Arc<Communicator>, p2p: bool, atomic: bool) -> Result<(), Err
         own(rank, &w, [HIDDEN, depth])?,
     );
     let operand = Operand {
-        tensor: &w_own,
+        tensor: (&w_own).into(),
         bias: None,
         layout: Layout::Nt,
     };
@@ -210,7 +310,8 @@ fn bulk(rank: &Arc<Communicator>, comm: Comm) -> Result<(), Error> {
     Ok(())
 }
 
-const QUANTISED: [Option<Absent>; 3] = [None, Some(Absent::Fp8), Some(Absent::Fp8)];
+/// As bf16, as codes, and as what does not exist here.
+const QUANTISED: [Result<bool, Absent>; 3] = [Ok(false), Ok(true), Err(Absent::Mxfp8)];
 
 /// Runs a case on 2 ranks, and with `WIDE=1` on 3, too.
 fn on_ranks(what: &str, run: impl Fn(&Arc<Communicator>) -> Result<(), Error> + Sync) {
@@ -226,20 +327,28 @@ fn on_ranks(what: &str, run: impl Fn(&Arc<Communicator>) -> Result<(), Error> + 
 #[test]
 fn split_gathers_and_sums() {
     let mut counts = [Count::default(), Count::default()];
-    for absent in QUANTISED {
+    for quantised in QUANTISED {
         for (first, atomic) in [(false, false), (true, false), (false, true), (true, true)] {
-            if let Some(why) = absent {
-                counts.iter_mut().for_each(|count| count.absent(why));
-                continue;
+            match quantised {
+                Ok(false) => {
+                    on_ranks("split AG", |rank| split_ag(rank, first, atomic));
+                    on_ranks("split RS", |rank| split_rs(rank, first, atomic));
+                }
+                Ok(true) => {
+                    on_ranks("split AG", |rank| split_ag_of_codes(rank, first, atomic));
+                    on_ranks("split RS", |rank| split_rs_of_codes(rank, first, atomic));
+                }
+                Err(why) => {
+                    counts.iter_mut().for_each(|count| count.absent(why));
+                    continue;
+                }
             }
-            on_ranks("split AG", |rank| split_ag(rank, first, atomic));
-            on_ranks("split RS", |rank| split_rs(rank, first, atomic));
             counts.iter_mut().for_each(|count| count.here += 1);
         }
     }
     let wanted = Count {
-        here: 4,
-        fp8: 8,
+        here: 8,
+        mxfp8: 4,
         ..Count::default()
     };
     assert!(counts.iter().all(|count| *count == wanted), "{counts:?}");

@@ -4,9 +4,12 @@
 use super::each;
 use super::products::{Absent, Count, is_wide, values};
 use super::reference::{Matrix, OF_BF16, OF_F32};
-use counterflow::prelude::bf16;
-use counterflow::{Communicator, Dtype, Error, Layout, Program, op, schedules};
+use counterflow::prelude::{bf16, e4m3, e5m2};
+use counterflow::{
+    Communicator, Dtype, Error, Layout, Program, QuantTensor, Scales, Tensor, op, schedules,
+};
 use half::f16;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// An element of the C++ suites.
@@ -195,6 +198,143 @@ fn suite<T: Number>(
     Ok(())
 }
 
+/// A code of FP8.
+trait CodeNumber: op::Code + Copy {
+    fn of(value: f64) -> Self;
+}
+
+impl CodeNumber for e4m3 {
+    fn of(value: f64) -> Self {
+        e4m3::from_f64(value)
+    }
+}
+
+impl CodeNumber for e5m2 {
+    fn of(value: f64) -> Self {
+        e5m2::from_f64(value)
+    }
+}
+
+/// A matrix of codes, in plain numbers, of which ranks have parts.
+struct Codes<T> {
+    all: Vec<T>,
+    depth: usize,
+}
+
+impl<T: CodeNumber> Codes<T> {
+    fn new(rows: usize, depth: usize, seed: u64) -> Codes<T> {
+        let all = Matrix::random(rows, depth, 1.0, seed).values;
+        let all = all.iter().map(|value| T::of(value.abs())).collect();
+        Codes { all, depth }
+    }
+
+    fn part(&self, rows: Range<usize>, depth: Range<usize>) -> Vec<T> {
+        let row = |row: usize| &self.all[row * self.depth..][depth.clone()];
+        rows.flat_map(row).copied().collect()
+    }
+
+    /// A part of it on a rank, with a scale of 1.
+    fn on(
+        &self,
+        rank: &Communicator,
+        rows: Range<usize>,
+        depth: Range<usize>,
+    ) -> Result<QuantTensor<Tensor<T>>, Error> {
+        let codes = rank.zeros::<T>([rows.len(), depth.len()])?;
+        codes.write(&self.part(rows, depth))?;
+        QuantTensor::new(codes, one(rank)?, op::Granularity::PerTensor)
+    }
+}
+
+fn one(rank: &Communicator) -> Result<Tensor<f32>, Error> {
+    let one = rank.zeros::<f32>([1, 1])?;
+    one.write(&[1.0])?;
+    Ok(one)
+}
+
+/// One case of a suite with codes, on four ranks, against what they compare with: products by the same unit. Theirs give f16, and so do
+/// gathered ones here; sums of FP8 are bf16 here.
+fn coded_suite<X: CodeNumber, W: CodeNumber>(
+    rank: &Arc<Communicator>,
+    suite: Suite,
+    most: f64,
+) -> Result<(), Error> {
+    let [m, n, k] = match suite {
+        Suite::AgGemm | Suite::GemmRs => shape(suite),
+        Suite::GemmAr => [512, 128, 512],
+    };
+    let (world, me) = (rank.world() as usize, rank.rank() as usize);
+    let (x, w) = (Codes::<X>::new(m, k, 12), Codes::<W>::new(n, k, 13));
+    let (program, [n_own, k_own]): (Program, _) = match suite {
+        Suite::AgGemm => (schedules::ag_gemm(), [n / world, k]),
+        Suite::GemmRs => (schedules::gemm_rs(), [n, k / world]),
+        Suite::GemmAr => (schedules::gemm_ar(), [n, k / world]),
+    };
+    let depth_of = |part: usize| k_own * part..k_own * (part + 1);
+    let built = |program: &Program| {
+        let op = rank.op(program).dtype(X::TENSOR.expect("FP8"));
+        let op = match X::TENSOR == W::TENSOR {
+            true => op,
+            false => op.second(W::TENSOR.expect("FP8")),
+        };
+        let op = op.scales(Scales::Whole).first_options();
+        let op = match suite {
+            Suite::AgGemm => op.output(Dtype::F16),
+            Suite::GemmRs | Suite::GemmAr => op,
+        };
+        op.up_to(m, n_own, k_own).build()
+    };
+    let (op, alone) = (built(&program)?, built(&schedules::gemm())?);
+    let chunk = rank.chunk(rank.rank(), m);
+    let (found, golden) = match suite {
+        Suite::AgGemm => {
+            let weight = w.on(rank, n_own * me..n_own * (me + 1), 0..k)?;
+            let all = rank.allocate::<X>("x", [m, k])?;
+            all.rows(chunk.clone())?.write(&x.part(chunk, 0..k))?;
+            let all = QuantTensor::new(all, one(rank)?, op::Granularity::PerTensor)?;
+            let (mut y, mut by_itself) = (rank.zeros::<f16>([m, n_own])?, rank.zeros([m, n_own])?);
+            let launch = op.on(&**rank).tensor("w", &weight).tensor("x", &all);
+            launch.tensor("y", &mut y).launch()?.wait()?;
+            let whole = x.on(rank, 0..m, 0..k)?;
+            let launch = alone.on(&**rank).tensor("w", &weight).tensor("x", &whole);
+            launch.tensor("y", &mut by_itself).launch()?.wait()?;
+            (values(&y.read()?), values::<f16>(&by_itself.read()?))
+        }
+        Suite::GemmRs | Suite::GemmAr => {
+            let mut terms = Vec::new();
+            let product = |part: usize| {
+                let depth = depth_of(part);
+                Ok::<_, Error>((x.on(rank, 0..m, depth.clone())?, w.on(rank, 0..n, depth)?))
+            };
+            for part in 0..world {
+                let (x, w) = product(part)?;
+                let mut y = rank.zeros::<bf16>([m, n])?;
+                let launch = alone.on(&**rank).tensor("w", &w).tensor("x", &x);
+                launch.tensor("y", &mut y).launch()?.wait()?;
+                terms.push(values(&y.read()?));
+            }
+            let (x, w) = product(me)?;
+            let rows = if suite == Suite::GemmRs { chunk } else { 0..m };
+            let mut y = rank.allocate::<bf16>("y", [rows.len(), n])?;
+            let launch = op.on(&**rank).tensor("w", &w).tensor("x", &x);
+            launch.tensor("y", &mut y).launch()?.wait()?;
+            let sum = |at: usize| terms.iter().map(|term| term[at]).sum();
+            let sums = (rows.start * n..rows.end * n).map(sum);
+            let golden: Vec<f64> = sums.map(|sum| bf16::from_f64(sum).into()).collect();
+            (values(&y.read()?), golden)
+        }
+    };
+    assert_eq!(found.len(), golden.len());
+    for (at, (found, wanted)) in found.into_iter().zip(golden).enumerate() {
+        let near = (found - wanted).abs() <= most;
+        assert!(
+            near && wanted > 0.0,
+            "[{at}] is {found}, not {wanted} ± {most}"
+        );
+    }
+    Ok(())
+}
+
 /// Their layouts NN, NT and TN of column-major operands, as ours of row-major ones.
 const LAYOUTS: [Layout; 3] = [Layout::Nn, Layout::Tn, Layout::Nt];
 
@@ -238,12 +378,33 @@ fn gathered_and_summed_products() {
             }
         }
         // e4m3 by itself, and either side in e5m2.
-        (0..3).for_each(|_| count.absent(Absent::Fp8));
+        let bounds = match which {
+            Suite::AgGemm => [1e-3; 3],
+            Suite::GemmRs => [1e-1, 7e-2, 7e-2],
+            Suite::GemmAr => [1.5e-1; 3],
+        };
+        for (turn, most) in bounds.into_iter().enumerate() {
+            if !is_wide() && turn != at {
+                count.absent(Absent::Wide);
+                continue;
+            }
+            let done = each(4, |rank| {
+                rank.reserve(8 << 20)?;
+                match turn {
+                    0 => coded_suite::<e4m3, e4m3>(rank, which, most),
+                    1 => coded_suite::<e4m3, e5m2>(rank, which, most),
+                    _ => coded_suite::<e5m2, e4m3>(rank, which, most),
+                }
+            });
+            done.unwrap_or_else(|error| {
+                panic!("{which:?}, codes {turn}: {error}: {:?}", error.help())
+            });
+            count.here += 1;
+        }
     }
-    let of = |all, turned| Count {
+    let of = |all: usize, turned| Count {
         turned,
-        fp8: 3,
-        ..Count::ran(1, all)
+        ..Count::ran(2, all + 3)
     };
     assert_eq!(counts, [of(4, 2), of(4, 2), of(2, 0)]);
 }

@@ -1,5 +1,5 @@
-// What all quantisers share: 8 elements at a time, amaxes, scales, codes. The text before says FROM, TO, KEEPS_NAN,
-// CONVENTION, POWER_OF_TWO and the numbers of the rule. No CUDA header is needed.
+// What all quantisers share: 8 elements at a time, their amaxes and codes. The text before says FROM and what rule.cuh reads. No CUDA
+// header is needed.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -9,10 +9,8 @@ typedef unsigned long long u64;
 #define BF16 0
 #define F16 1
 #define F32 2
-#define E4M3 0
-#define E5M2 1
 
-#include "scale.cuh"
+#include "rule.cuh"
 
 #if FROM == F32
 constexpr u32 BYTES = 4;
@@ -59,15 +57,6 @@ struct Eight {
     }
 };
 
-// The larger of two amaxes. NaN has larger bits than any number that is not negative.
-__device__ __forceinline__ float larger(float a, float b) {
-#if KEEPS_NAN
-    return __uint_as_float(max(__float_as_uint(a), __float_as_uint(b)));
-#else
-    return fmaxf(a, b);
-#endif
-}
-
 // The largest of all lanes.
 __device__ __forceinline__ float largest_of_warp(float amax) {
     return __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(amax)));
@@ -90,22 +79,6 @@ __device__ __forceinline__ float largest_of_group(float amax, u32 threads) {
 // The largest of a CTA of 256 threads, in all of them.
 __device__ __forceinline__ float largest_of_cta(float amax) {
     return largest_of_group(amax, 256);
-}
-
-// `most`: what a quotient beyond f32 becomes.
-__device__ __forceinline__ Scale scale_of(float amax, float most) {
-    return scale_of<CONVENTION, POWER_OF_TWO>(amax, {EPS, LARGEST, most});
-}
-
-// Two codes, the first one in the low byte.
-__device__ __forceinline__ u32 codes_of(float first, float second) {
-    u16 both;
-#if TO == E4M3
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(both) : "f"(second), "f"(first));
-#else
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(both) : "f"(second), "f"(first));
-#endif
-    return both;
 }
 
 // The codes of 8 elements next to each other.

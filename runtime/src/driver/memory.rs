@@ -167,6 +167,16 @@ pub(crate) fn read_words(stream: &Stream, from: Address, len: usize) -> Option<V
 /// Copies within the GPUs' memory, in stream order.
 pub(crate) fn copy(stream: &Stream, to: Address, from: Address, bytes: u64) -> Result<(), Error> {
     must_do_it(stream, "a copy")?;
+    enqueue_copy(stream, to, from, bytes)
+}
+
+/// The same, or its record in a graph that keeps both memories.
+pub(crate) fn enqueue_copy(
+    stream: &Stream,
+    to: Address,
+    from: Address,
+    bytes: u64,
+) -> Result<(), Error> {
     let _entering = stream.enter()?;
     match &stream.0 {
         StreamKind::Cuda(stream) => cuda::copy(stream, to, from, bytes),
@@ -177,6 +187,16 @@ pub(crate) fn copy(stream: &Stream, to: Address, from: Address, bytes: u64) -> R
 /// Sets bytes, in stream order.
 pub(crate) fn fill(stream: &Stream, to: Address, byte: u8, bytes: u64) -> Result<(), Error> {
     must_do_it(stream, "a fill")?;
+    enqueue_fill(stream, to, byte, bytes)
+}
+
+/// The same, or its record in a graph that keeps the memory.
+pub(crate) fn enqueue_fill(
+    stream: &Stream,
+    to: Address,
+    byte: u8,
+    bytes: u64,
+) -> Result<(), Error> {
     let _entering = stream.enter()?;
     match &stream.0 {
         StreamKind::Cuda(stream) => cuda::fill(stream, to, byte, bytes),

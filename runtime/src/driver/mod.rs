@@ -38,7 +38,7 @@ pub(crate) use crate::cuda::Contents;
 pub use crate::cuda::{Address, Element, Managed, ManagedTensor};
 
 pub(crate) use crate::cuda::{Foreign, Home, Lent, Lines2d, MemoryOp, Opened, Watch, range};
-pub(crate) use memory::{copy, fill, read, read_words, write};
+pub(crate) use memory::{copy, enqueue_copy, enqueue_fill, fill, read, read_words, write};
 pub(crate) use multicast::multicast_calls;
 pub(crate) use pinned::{Pinned, Record};
 pub(crate) use slots::Slots;

@@ -211,6 +211,18 @@ impl Heap {
         state.holders.report(state.slots.backed())
     }
 
+    /// Bytes of the largest range that is free for counter cells: as many, in any parts, find room. What was dropped counts once a
+    /// collective call has found it unused, so every rank is told the same between two of those.
+    pub fn room_for_cells(&self) -> u64 {
+        let state = self.state();
+        let (mut last, mut most) = (state.cells.initial_range().start, 0);
+        for taken in state.cells.allocated_ranges() {
+            most = most.max(taken.start - last);
+            last = taken.end;
+        }
+        most.max(state.cells.initial_range().end - last)
+    }
+
     /// Entries of `here` that hold on every rank. All ranks of one process know the same.
     pub fn on_all(&self, here: &[bool]) -> Result<Vec<bool>, Error> {
         match &self.peers {

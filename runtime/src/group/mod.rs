@@ -124,7 +124,7 @@ fn differing(asked: impl Iterator<Item = String>) -> Refusal {
 #[derive(Debug)]
 pub(crate) struct Group {
     end: Arc<End>,
-    heap: Arc<Heap>,
+    pub(crate) heap: Arc<Heap>,
     ledger: Book,
     callers: Callers,
     order: Member,

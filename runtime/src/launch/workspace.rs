@@ -13,13 +13,15 @@ pub(crate) struct HeapBytes {
     pub own: u64,
     /// Bytes that it takes of each place that kernels share, if nobody has it yet.
     pub shared: [u64; PLACES],
+    /// Bytes of counter cells that are to be near the shared credits: without room there, it shares nothing.
+    pub near: u64,
 }
 
 impl Loaded {
     /// Bytes of the heap that a kernel takes when it is loaded: counter cells and scratch for every launch of a series whose
     /// largest launch has that plan. Kernels that share scratch take less.
     pub fn workspace(series: &Series, largest: &Plan) -> u64 {
-        let HeapBytes { own, shared } = Loaded::heap_bytes(series, largest);
+        let HeapBytes { own, shared, .. } = Loaded::heap_bytes(series, largest);
         own + shared.iter().sum::<u64>()
     }
 
@@ -33,10 +35,14 @@ impl Loaded {
                 false => HeapUse::by(cells),
             },
             shared: [0; PLACES],
+            near: 0,
         };
         for (scratch, place) in scratch.iter().zip(places(&scratch)) {
             *place.map_or(&mut bytes.own, |place| &mut bytes.shared[place]) +=
                 HeapUse::by(scratch.bytes);
+            if place.is_some() {
+                bytes.near = HeapUse::by(cells);
+            }
         }
         bytes
     }

@@ -25,6 +25,12 @@ pub struct Workspace {
     pub tuning: TuningMemory,
     /// Bytes of the heap in each place that ops share.
     shared: [u64; PLACES],
+    /// Bytes of the same scratch if no op shares it.
+    scratch: u64,
+    /// Bytes of counters that must lie near each other for ops to share scratch.
+    near: u64,
+    /// Bytes that were free for those when this was asked.
+    room: u64,
 }
 
 /// Memory for measurements of candidates: [`OpBuilder::tuning`](crate::OpBuilder::tuning).
@@ -65,7 +71,9 @@ impl TuningMemory {
 
 impl Workspace {
     /// The memory of several ops of one communicator, all alive at once: the counters of all, and the largest scratch instead
-    /// of the sum. Build the op with the most scratch first: one that needs more than those before it takes memory of its own.
+    /// of the sum. Ops share scratch while their counters fit into 1 MiB of the heap, beside those of ops that are there already; where
+    /// they do not, it is the sum. Every rank is told the same. Build the op with the most scratch first: one that needs more than those
+    /// before it takes memory of its own.
     ///
     /// ```
     /// use counterflow::{Communicator, op::Workspace, schedules::GemmRsOp};
@@ -84,21 +92,32 @@ impl Workspace {
     /// ```
     #[must_use]
     pub fn together(ops: impl IntoIterator<Item = Workspace>) -> Workspace {
-        let (mut apart, mut own, mut shared) = (0, 0, [0; PLACES]);
-        let mut tuning = TuningMemory::default();
+        let mut all = Workspace::apart(0);
         for op in ops {
-            tuning = tuning.or(op.tuning);
-            apart += op.heap - op.shared.iter().sum::<u64>();
-            own += op.own;
-            for (most, bytes) in shared.iter_mut().zip(op.shared) {
+            all.tuning = all.tuning.or(op.tuning);
+            all.heap += op.heap - op.held();
+            all.own += op.own;
+            for (most, bytes) in all.shared.iter_mut().zip(op.shared) {
                 *most = bytes.max(*most);
             }
+            all.scratch += op.scratch;
+            all.near += op.near;
+            all.room = all.room.min(op.room);
         }
-        Workspace {
-            heap: apart + shared.iter().sum::<u64>(),
-            own,
-            tuning,
-            shared,
+        all.heap += all.held();
+        all
+    }
+
+    /// True if all kernels have room to share scratch.
+    fn shares(&self) -> bool {
+        self.near <= self.room
+    }
+
+    /// Bytes of scratch that kernels may share. Where some find no room, it may be any of them: none is counted as shared.
+    fn held(&self) -> u64 {
+        match self.shares() {
+            true => self.shared.iter().sum(),
+            false => self.scratch,
         }
     }
 
@@ -109,6 +128,9 @@ impl Workspace {
             own: 0,
             tuning: TuningMemory::default(),
             shared: [0; PLACES],
+            scratch: 0,
+            near: 0,
+            room: u64::MAX,
         }
     }
 
@@ -146,6 +168,7 @@ impl Workspace {
             }
         }
         let together = Workspace::together(kernels);
+        let again = if together.shares() { again } else { 0 };
         Workspace {
             heap: together.heap + again,
             own: together.own + between,
@@ -153,13 +176,18 @@ impl Workspace {
         }
     }
 
-    pub(super) fn of(proof: &Proof) -> Workspace {
-        let HeapBytes { own, shared } = Loaded::heap_bytes(&proof.series, &proof.largest);
+    /// Memory of one kernel, with `room` bytes for counters that are near the others'.
+    pub(super) fn of(proof: &Proof, room: u64) -> Workspace {
+        let HeapBytes { own, shared, near } = Loaded::heap_bytes(&proof.series, &proof.largest);
+        let scratch = shared.iter().sum::<u64>();
         Workspace {
-            heap: own + shared.iter().sum::<u64>(),
+            heap: own + scratch,
             own: Loaded::own_bytes(&proof.series),
             tuning: TuningMemory::default(),
             shared,
+            scratch,
+            near,
+            room,
         }
     }
 }

@@ -230,3 +230,67 @@ fn replays_are_counted_and_timed_by_op() -> Result<(), Error> {
     })
     .map(drop)
 }
+
+/// All that a rank's own order takes becomes a graph, whoever enqueues it.
+#[test]
+fn work_in_a_ranks_own_order_is_recorded_and_replayed() -> Result<(), Error> {
+    let ranks = Communicator::emulated(2)?;
+    Communicator::each(&ranks, |rank| {
+        let [m, side] = SIZE;
+        let mut layer = Layer::new(rank, &schedules::gather(Sender::Ctas(4)))?;
+        let (w, z) = (moving(rank)?, rank.zeros::<bf16>(SIZE)?);
+        let (given, taken) = (rank.zeros::<bf16>(SIZE)?, rank.zeros::<bf16>(SIZE)?);
+        layer.y.fill(0xff)?;
+        let graph = rank.capture_own(|| {
+            layer.x.fill(0)?;
+            layer.x.copy_from(&given)?;
+            layer.launch(rank, &w)?;
+            z.copy_from(&layer.y)?;
+            layer.x.copy_to(&taken)?;
+            // What only the host does now is refused, and spoils nothing.
+            for refused in [
+                layer.y.read().map(drop),
+                layer.x.read().map(drop),
+                layer.y.write(&vec![bf16::ONE; m * side]),
+                layer.x.write(&[bf16::ONE]),
+                rank.synchronize(),
+                rank.capture_own(|| Ok(())).map(drop),
+            ] {
+                let error = refused.expect_err("nothing runs");
+                assert_eq!(error.kind(), "usage", "{error}");
+            }
+            Ok(())
+        })?;
+        assert_eq!(graph.len(), 1);
+        assert!(layer.y.read()?.iter().all(|y| y.is_nan()), "nothing ran");
+        let chunk = rank.chunk(rank.rank(), m);
+        for round in 0..3 {
+            let value = |at: usize| match chunk.contains(&(at / side)) {
+                true => number(round, at / side, at % side),
+                false => bf16::ZERO,
+            };
+            given.write(&(0..m * side).map(value).collect::<Vec<_>>())?;
+            rank.synchronize()?;
+            rank.barrier()?;
+            graph.launch(rank)?.wait()?;
+            rank.barrier()?;
+            let wanted = |at: usize| number(round, at / side, (at % side + 1) % side);
+            for (at, z) in z.read()?.iter().enumerate() {
+                assert_eq!(*z, wanted(at), "{at} in round {round}");
+            }
+            let all = |at: usize| number(round, at / side, at % side);
+            assert!(
+                taken
+                    .read()?
+                    .iter()
+                    .enumerate()
+                    .all(|(at, x)| *x == all(at))
+            );
+            rank.barrier()?;
+        }
+        // Other threads, and this one afterwards, do what they did before.
+        layer.launch(rank, &w)?.wait()?;
+        rank.barrier()
+    })
+    .map(drop)
+}

@@ -18,7 +18,7 @@ mod room;
 mod schedules;
 
 use children::Rank;
-use counterflow::op::Op;
+use counterflow::op::{Op, Workspace};
 use counterflow::prelude::bf16;
 use counterflow::schedules::{AgGemmOp, GemmRsOp};
 use counterflow::{Communicator, Error, Tensor, UserBuffer};
@@ -50,6 +50,7 @@ fn part() {
             "orders" => orders(&rank),
             "leave" => leave(rank),
             "scratch" => scratch(&rank),
+            "told" => told(&rank),
             "exit" => exit(rank),
             "files" => files(&rank),
             "adopts" => adopts(&rank),
@@ -252,6 +253,46 @@ fn scratch(rank: &Communicator) -> Result<(), Error> {
     rank.barrier()
 }
 
+/// Before the memory that a rank is told.
+const TOLD: &str = "told: ";
+
+/// Ranks drop an op of which the counters lie near others' at different times, and ask what more ops would take.
+fn told(rank: &Communicator) -> Result<(), Error> {
+    rank.reserve(64 << 20)?;
+    // Of four such ops the counters do not lie near each other.
+    let op = || {
+        let op = rank.op_of::<GemmRsOp>().first_options();
+        op.up_to(1 << 16, 8, 64)
+    };
+    let more = |count: usize| {
+        let each = op().workspace()?;
+        Ok::<u64, Error>(Workspace::together(vec![each; count]).heap)
+    };
+    let mut all = vec![more(1)?, more(2)?];
+    let mut ops = vec![op().build()?, op().build()?, op().build()?];
+    if rank.rank() == 1 {
+        ops.remove(1);
+    }
+    all.push(more(2)?);
+    rank.barrier()?;
+    if rank.rank() != 1 {
+        ops.remove(1);
+    }
+    all.push(more(2)?);
+    // A collective call finds what is unused on all ranks.
+    rank.synchronize()?;
+    rank.barrier()?;
+    let _x = rank.allocate::<u8>("x", [1])?;
+    all.push(more(1)?);
+    drop(ops);
+    rank.synchronize()?;
+    rank.barrier()?;
+    let _y = rank.allocate::<u8>("y", [1])?;
+    all.push(more(2)?);
+    println!("\n{TOLD}{all:?}");
+    rank.barrier()
+}
+
 /// An order that each process has its own of.
 fn orders(rank: &Communicator) -> Result<(), Error> {
     static ODD: AtomicU32 = AtomicU32::new(0);
@@ -335,6 +376,22 @@ fn memory_of_another_library_that_cannot_be_shared_is_refused_to_all_and_they_go
 #[test]
 fn a_process_may_drop_a_kernel_whose_scratch_its_peers_still_have() {
     assert_eq!(last_words(&started("scratch", 20)), ["fine"; WORLD]);
+}
+
+#[test]
+fn processes_are_told_the_same_memory_whoever_has_dropped_what() {
+    let ranks = started("told", 60);
+    let all: Vec<String> = ranks.iter().map(|rank| rank.next(TOLD).1).collect();
+    assert!(all.iter().all(|told| told == &all[0]), "{all:?}");
+    let numbers = all[0].trim_matches(['[', ']']).split(", ");
+    let numbers: Vec<u64> = numbers.map(|told| told.parse().expect("bytes")).collect();
+    let [one, shared, full, still, again, free] = numbers[..] else {
+        panic!("{numbers:?}");
+    };
+    assert!(shared < 2 * one, "two share scratch: {numbers:?}");
+    assert_eq!([full, still], [2 * one; 2], "no room for two: {numbers:?}");
+    assert_eq!([again, free], [one, shared], "room again: {numbers:?}");
+    assert_eq!(last_words(&ranks), ["fine"; WORLD]);
 }
 
 #[test]

@@ -246,9 +246,10 @@ impl<S: Launcher> OpBuilder<'_, S> {
 
     /// Memory that these take.
     pub(super) fn memory(&self, all: &[Proven]) -> Workspace {
+        let room = self.rank.room_for_cells();
         let kernels = all.iter().flat_map(|bucket| &bucket.stages);
         let between = all.iter().map(Proven::between).max();
-        let kernels = kernels.map(|proof| Workspace::of(proof));
+        let kernels = kernels.map(|proof| Workspace::of(proof, room));
         Workspace::of_kernels(kernels, between.unwrap_or(0))
     }
 
@@ -304,7 +305,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
                 why = %proof.why,
                 fused = counted.fused,
                 most = %proof.shape,
-                heap_bytes = Workspace::of(&proof).heap,
+                heap_bytes = Workspace::of(&proof, u64::MAX).heap,
                 "op built"
             );
             Stage {
