@@ -329,11 +329,12 @@ impl Text<'_> {
                 map,
                 at,
                 mode,
+                shard_end,
             } => {
                 let mut shared = self.shared(*ring, 0, &Expr::Const(0), false);
                 shared.push_str(&self.slice(slice));
-                match &at.whose {
-                    Whose::Everywhere => {
+                match (&at.whose, shard_end) {
+                    (Whose::Everywhere, _) => {
                         let verb = match mode {
                             StoreMode::Write => "multicast_store",
                             StoreMode::Add => "multicast_add",
@@ -342,7 +343,16 @@ impl Text<'_> {
                         let (of, place) = (self.box_of(*map), self.place(at));
                         self.line(format!("{verb}<{of}>({copies}, {shared}, {place});"));
                     }
-                    Whose::Rank(rank) => {
+                    (Whose::Rank(rank), Some(end)) => {
+                        let (of, name) = (self.box_of(*map), &self.pipeline.map(*map).name);
+                        let place = [&at.column, &at.row, end, &at.chunk, rank]
+                            .map(|expr| self.expr(expr))
+                            .join(", ");
+                        self.line(format!(
+                            "store_part<{of}>({name}_on_ranks, {shared}, {place});"
+                        ));
+                    }
+                    (Whose::Rank(rank), None) => {
                         let to = self.clipped(*map, at, true);
                         let verb = match mode {
                             StoreMode::Write => "tma_store",
