@@ -42,7 +42,11 @@ fn one_of_each_kind_passes_the_sass_checks() {
 #[test]
 fn tiles_across_shards_pass_the_sass_checks() {
     let mut cases = Vec::new();
-    let all = [schedules::ag_gemm_across, schedules::gemm_ar_one_shot];
+    let all = [
+        schedules::ag_gemm_across,
+        schedules::gemm_ar_one_shot,
+        schedules::gemm_rs_across,
+    ];
     for schedule in all {
         let program = schedule();
         let tiles = tuned::choices(&program)["tiles"].to_vec();
@@ -50,7 +54,12 @@ fn tiles_across_shards_pass_the_sass_checks() {
         cases.extend(tiles.into_iter().map(of));
     }
     let scaled = Variant::new(4).dtype(Dtype::E4M3).scales(Scales::Rows);
-    cases.push((schedules::ag_gemm_across(), scaled));
+    cases.push((schedules::ag_gemm_across(), scaled.clone()));
+    cases.push((schedules::gemm_rs_across(), scaled));
+    cases.push((
+        schedules::gemm_rs_across(),
+        Variant::new(4).dtype(Dtype::F16),
+    ));
     all_pass(&cases);
 }
 

@@ -1,6 +1,6 @@
-// Parts of tiles: a tile over the rows of several ranks' shards goes to their owners, to each the rows that are its own.
-// TMA cannot store such a part. A store that begins before its tensor is an illegal instruction (a load is not), and a
-// box that begins within its tile ends behind it. So all lanes of a warp store the rows, 16 bytes each: rows of a tensor
+// Parts of tiles: a tile over the rows of several shards goes to their owners, to each the rows that are its own. TMA
+// cannot store such a part. A store that begins before its tensor is an illegal instruction (a load is not), and a box
+// that begins within its tile ends behind it. So all lanes of a warp store the rows, 16 bytes each: rows of a tensor
 // are whole 16 bytes, and its boxes begin at multiples of them.
 
 // What a map is for TMA, this is for ordinary stores: where a tensor lies on each rank.
@@ -19,9 +19,9 @@ __device__ __forceinline__ uint4 shared_sixteen(u32 address) {
     return v;
 }
 
-// The rows of a box that a shard has: from its row 0 on, before which the box may begin (`row` is below zero then, modulo
-// 2^32), up to `end`. Weak stores, as data are: the warp meets, then its first lane's signal releases them. Whoever reads
-// them by TMA has its fence behind the wait. A lane has so many loads under way together.
+// The rows of a box that a shard has: from its row 0 on, before which the box may begin (`row` is below zero then,
+// modulo 2^32), up to `end`. Weak stores, as data are: the warp meets, then its first lane's signal releases them.
+// Whoever reads them by TMA has its fence behind the wait. A lane has so many loads under way together.
 template <typename T, u32 rows, u32 columns>
 __device__ __forceinline__ void store_part(const EachRank& to, u32 shared, u32 column, u32 row, u32 end, u32 chunk,
         u32 rank) {
