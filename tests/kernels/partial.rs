@@ -55,10 +55,13 @@ fn schedules_of_the_library_send_partial_sums_in_fp8() {
     for (name, message) in refused {
         let wanted = match name.as_str() {
             "bulk_rs" => "`partial` is copied, and its partial sums are to be FP8".into(),
-            "reduce_scatter" | "all_reduce" | "gemm_rs_across" => {
+            "reduce_scatter" | "all_reduce" => {
                 "partial sums with scales of 1×128 that are not added to one product, in tiles of 128x128".into()
             }
             "gemm_ar_one_shot" => "`partial` has all rows on each rank, and its partial sums are to be FP8".into(),
+            "gemm_rs_across" => {
+                "partial sums with scales of 1×128 that are not added to one product, in tiles of 128x256".into()
+            }
             name => format!("partial sums of e4m3 for {name}, which adds up no tiles of scratch"),
         };
         assert_eq!(message, wanted);

@@ -69,12 +69,11 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
     wanted
 }
 
-/// Stores of parts of tiles: a lane's, as many as parts.cuh has one after another.
+/// Stores of parts of tiles: a lane's 16 bytes stand once.
 fn parts(pipeline: &Pipeline) -> u32 {
-    const AHEAD: u32 = 4;
     let mut stores = 0;
     pipeline.visit(|node| stores += u32::from(node.is_part()));
-    stores * AHEAD
+    stores
 }
 
 /// Accesses of every rank's memory at once, with the signals and fences of such a kernel. Of a warp's 16 bytes a lane, so many stand one after another; a store is an ordinary

@@ -17,6 +17,7 @@ mod promotion;
 mod rings;
 mod scheduler;
 mod site;
+mod stores;
 mod tiles;
 mod value;
 mod words;

@@ -21,32 +21,22 @@ __device__ __forceinline__ uint4 shared_sixteen(u32 address) {
 
 // The rows of a box that a shard has: from its row 0 on, before which the box may begin (`row` is below zero then,
 // modulo 2^32), up to `end`. Weak stores, as data are: the warp meets, then its first lane's signal releases them.
-// Whoever reads them by TMA has its fence behind the wait. A lane has so many loads under way together.
+// Whoever reads them by TMA has its fence behind the wait. Several at a time would take registers that the warps that
+// multiply lack: 128x256 spills.
 template <typename T, u32 rows, u32 columns>
 __device__ __forceinline__ void store_part(const EachRank& to, u32 shared, u32 column, u32 row, u32 end, u32 chunk,
         u32 rank) {
-    constexpr u32 AHEAD = 4, line = columns * sizeof(T), in_line = line / 16;
+    constexpr u32 line = columns * sizeof(T), in_line = line / 16;
     const u32 first = max(-int(row), 0), last = max(min(int(rows), int(end - row)), int(first));
     char* const start = to.at + rank * to.stride + chunk * to.slab + column * u64(sizeof(T));
-    const auto exists = [&](u32 at) {
-        return at < last * in_line && column + at % in_line * u32(16 / sizeof(T)) < to.columns;
-    };
     jitter();
     #pragma unroll 1
-    for (u32 begin = first * in_line + threadIdx.x % 32; begin < last * in_line; begin += 32 * AHEAD) {
-        uint4 held[AHEAD];
-        #pragma unroll
-        for (u32 i = 0; i < AHEAD; ++i) {
-            const u32 at = begin + 32 * i;
-            if (exists(at)) held[i] = shared_sixteen(subtile_address<line / 2>(shared, at / in_line, at % in_line));
-        }
-        #pragma unroll
-        for (u32 i = 0; i < AHEAD; ++i) {
-            const u32 at = begin + 32 * i;
-            char* const place = start + (row + at / in_line) * to.line + at % in_line * 16;
-            if (exists(at))
-                asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
-                             ::"l"(place), "r"(held[i].x), "r"(held[i].y), "r"(held[i].z), "r"(held[i].w) : "memory");
-        }
+    for (u32 at = first * in_line + threadIdx.x % 32; at < last * in_line; at += 32) {
+        const u32 down = at / in_line, across = at % in_line;
+        if (column + across * u32(16 / sizeof(T)) >= to.columns) continue;
+        const uint4 v = shared_sixteen(subtile_address<line / 2>(shared, down, across));
+        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+                     ::"l"(start + (row + down) * to.line + across * 16), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                     : "memory");
     }
 }
