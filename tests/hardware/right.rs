@@ -8,6 +8,7 @@ mod narrow;
 mod newcomers;
 mod outsiders;
 mod partial;
+mod parts;
 mod slabs;
 mod square;
 mod strangers;
