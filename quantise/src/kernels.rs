@@ -155,7 +155,7 @@ impl Recipe {
     }
 
     /// Numbers are given by their bits, so that both compilers read the same.
-    fn rules(&self) -> String {
+    pub(crate) fn rules(&self) -> String {
         let Rule { to, .. } = self.rule;
         let delayed = self.scaling == Scaling::Delayed;
         let rule = match delayed {

@@ -20,8 +20,11 @@
 //! of `kernels/*.cuh`. They are CUDA and not functions of cubecl: its quotients are plain ones, which our compiler's
 //! options approximate, so scales would differ in the last bit; it makes whole kernels with headers, not functions for
 //! ours; and its packages are more than twice as many as all others here.
+//!
+//! [`AllReduceNorm`] is an all-reduce with a residual, a norm and such a quantiser behind it, in one kernel.
 #![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
 
+mod all_reduce_norm;
 mod builder;
 mod emulate;
 mod history;
@@ -32,6 +35,7 @@ mod plane;
 mod quantiser;
 pub mod twin;
 
+pub use all_reduce_norm::{AllReduceNorm, AllReduceNormBuilder, AllReduceNormLaunch};
 pub use builder::Quantise;
 pub use counterflow_codegen::encoding::Granularity;
 pub use counterflow_codegen::rule::{Convention, Fp8, Rule, Scale};

@@ -4,7 +4,10 @@
 mod nvidia;
 
 use counterflow_codegen::dtype::Dtype;
-use counterflow_quantise::{Fp8, Granularity, HEADERS, Recipe, Rule, Scaling};
+use counterflow_quantise::{
+    AllReduceNorm, AllReduceNormBuilder, Fp8, Granularity, HEADERS, Recipe, Rule, Scaling,
+};
+use counterflow_runtime::Communicator;
 use counterflow_runtime::jit::{Compiled, Source, Target};
 
 const SCALINGS: [Scaling; 5] = [
@@ -43,9 +46,9 @@ fn recipes() -> Vec<Recipe> {
     recipes
 }
 
-fn compiled(texts: &[String]) -> Option<Vec<Compiled>> {
+fn compiled(texts: &[String], headers: &[(&str, &str)]) -> Option<Vec<Compiled>> {
     let compiler = nvidia::caching_compiler()?;
-    let source = |text| (Source::new("quantise", text).with(&HEADERS), Target::Sm90a);
+    let source = |text| (Source::new("quantise", text).with(headers), Target::Sm90a);
     let sources: Vec<_> = texts.iter().map(|text| source(text)).collect();
     let fine = |made: Result<Compiled, counterflow_runtime::Error>| {
         made.unwrap_or_else(|error| panic!("{error}\n{}", error.help().unwrap_or_default()))
@@ -65,7 +68,9 @@ fn every_quantiser_compiles_and_keeps_its_elements_in_registers() {
     let texts: Vec<String> = (recipes.iter())
         .flat_map(|recipe| [recipe.tiles(), recipe.lines()])
         .collect();
-    let Some(made) = compiled(&texts) else { return };
+    let Some(made) = compiled(&texts, &HEADERS) else {
+        return;
+    };
     for (index, compiled) in made.iter().enumerate() {
         let recipe = recipes[index / 2];
         assert!(!compiled.facts.is_empty(), "{recipe} has no kernel");
@@ -79,5 +84,54 @@ fn every_quantiser_compiles_and_keeps_its_elements_in_registers() {
             let most = 128;
             assert!(kernel.registers <= most, "{recipe}: {}", kernel.name);
         }
+    }
+}
+
+/// Every result, in worlds and rows of every kind: the largest rows that a CTA holds, and those whose threads hold one piece.
+#[test]
+fn every_all_reduce_with_a_norm_compiles_and_keeps_its_rows_in_registers() {
+    let recipe = |rule, scaling| Some(Recipe::new(rule, scaling, Dtype::Bf16));
+    let (theirs, deep) = (Rule::transformer_engine(Fp8::E5M2), Rule::deep_gemm());
+    let results = [
+        None,
+        recipe(theirs, Scaling::Delayed),
+        recipe(deep, Scaling::Current(Granularity::PerRow)),
+        recipe(deep, Scaling::Current(Granularity::Block1x128)),
+        recipe(theirs, Scaling::Current(Granularity::Block1x128)),
+    ];
+    let mut texts = Vec::new();
+    for world in [1, 2, 3, 8] {
+        let ranks = Communicator::emulated(world).expect("ranks");
+        for result in results {
+            let norm = AllReduceNorm::of(&ranks[0]);
+            let norm = result
+                .into_iter()
+                .fold(norm, |norm, recipe| norm.quantised(recipe));
+            texts.extend([16, 6144, 8192, 24576].map(|columns| norm.text(columns)));
+        }
+    }
+    let headers = AllReduceNormBuilder::headers();
+    let Some(made) = compiled(&texts, &headers) else {
+        return;
+    };
+    for (text, compiled) in texts.iter().zip(&made) {
+        let [kernel] = &compiled.facts[..] else {
+            panic!("{} kernels of\n{text}", compiled.facts.len());
+        };
+        let said = |name: &str| text.lines().find(|line| line.contains(name)).unwrap_or("");
+        let about = ["WORLD", "THREADS", "HELD", "OUT"].map(said).join(" ");
+        println!("{about}: {} registers", kernel.registers);
+        assert_eq!(kernel.frame, 0, "{about}: {}", compiled.log);
+        let threads: u32 = said("THREADS")
+            .split(' ')
+            .next_back()
+            .expect("a number")
+            .parse()
+            .expect("threads");
+        assert!(
+            kernel.registers * threads <= 1 << 16,
+            "{about} does not fit on an SM: {}",
+            compiled.log
+        );
     }
 }

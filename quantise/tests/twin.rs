@@ -51,7 +51,15 @@ fn scale_at(q: &twin::Quantised, row: usize, column: usize) -> f32 {
     q.scales[at]
 }
 
+/// So many matrices are drawn, or a sixth of them without `WIDE=1`.
+fn drawn() -> ProptestConfig {
+    let wide = std::env::var_os("WIDE").is_some();
+    ProptestConfig::with_cases(if wide { 256 } else { 40 })
+}
+
 proptest! {
+    #![proptest_config(drawn())]
+
     #[test]
     fn an_element_comes_back_within_half_a_step((shape, values) in matrices()) {
         let x = Matrix::new(&values, shape, Dtype::Bf16);

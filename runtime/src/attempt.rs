@@ -14,14 +14,6 @@ pub(crate) struct Attempt<'a> {
     entered: Cell<bool>,
 }
 
-/// A launch in the ledger.
-#[derive(Debug)]
-pub(crate) struct Written {
-    /// Number of the launch on this rank.
-    pub launch: u64,
-    entry: Entry,
-}
-
 impl<'a> Attempt<'a> {
     pub fn new(rank: &'a Communicator) -> Attempt<'a> {
         Attempt {
@@ -35,27 +27,26 @@ impl<'a> Attempt<'a> {
         self.entered.set(true);
     }
 
-    /// Writes it into the ledger that all ranks read, as [`Communicator::write`] does. From then on peers count on it. It may
-    /// wait for a slow peer, so nothing enters the rank's stream meanwhile.
+    /// Writes it into the ledger that all ranks read, as [`Communicator::write`] does, and gives its number on this rank. From
+    /// then on peers count on it. It may wait for a slow peer, so nothing enters the rank's stream meanwhile.
     ///
     /// # Errors
     /// As there.
-    pub fn write(&self, entry: Entry) -> Result<Written, Error> {
+    pub fn write(&self, entry: Entry) -> Result<u64, Error> {
         self.enters();
         let launch = self.rank.write(entry)?;
         self.rank.launches()?;
-        Ok(Written { launch, entry })
+        Ok(launch)
     }
 
-    /// Compares what was written on the GPUs, too, if replays are. Its kernel follows in the rank's stream. The GPU is
-    /// current.
+    /// Compares the launch of that number, which was written, on the GPUs, too, if replays are. Its kernel follows in the
+    /// rank's stream. The GPU is current.
     ///
     /// # Errors
     /// What the driver refuses.
-    pub fn compare(&self, written: &Written) -> Result<(), Error> {
-        let Written { launch, entry } = written;
+    pub fn compare(&self, launch: u64, entry: &Entry) -> Result<(), Error> {
         self.rank
-            .compare(self.rank.own_stream(), entry, Some(*launch))
+            .compare(self.rank.own_stream(), entry, Some(launch))
     }
 
     /// Tells the peers what came of it, if they wait for such a launch. `what` names it.

@@ -6,7 +6,7 @@
 
 use crate::driver::{Current, Event, Stream};
 use crate::error::Error;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -68,10 +68,17 @@ pub(crate) struct Latest(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// While somebody can ask for it.
-    done: Weak<Done>,
+    /// End of the latest launch. Nobody can ask for it once nobody else has it.
+    done: Arc<Done>,
     /// True if the stream may hold others' work.
     joined: bool,
+}
+
+impl State {
+    /// End of the latest launch, if somebody can ask for it.
+    fn asked(&self) -> Option<&Arc<Done>> {
+        Some(&self.done).filter(|done| Arc::strong_count(done) > 1)
+    }
 }
 
 /// Each of these under the rank's turn: then no launch is in the stream that is not known here.
@@ -81,8 +88,9 @@ impl Latest {
     /// # Errors
     /// What the driver refuses.
     pub fn settle(&self, current: Current<'_>, own: &Stream) -> Result<(), Error> {
-        let done = lock(&self.0).done.upgrade();
-        done.map_or(Ok(()), |done| done.event(current, own).map(drop))
+        let state = lock(&self.0);
+        let asked = state.asked();
+        asked.map_or(Ok(()), |done| done.event(current, own).map(drop))
     }
 
     /// From now on the rank's stream may get others' work at any time.
@@ -97,11 +105,11 @@ impl Latest {
     /// The latest launch could not be marked, and others get the stream: whoever asks for its end is told.
     pub fn lost(&self, why: &Error) {
         let mut state = lock(&self.0);
-        if let Some(done) = std::mem::take(&mut state.done).upgrade() {
-            let mut mark = lock(&done.0);
-            if let Mark::None = *mark {
-                *mark = Mark::Lost(why.to_string());
-            }
+        // The next launch has nothing to mark.
+        let done = std::mem::take(&mut state.done);
+        let mut mark = lock(&done.0);
+        if let Mark::None = *mark {
+            *mark = Mark::Lost(why.to_string());
         }
         state.joined = true;
     }
@@ -117,12 +125,15 @@ impl Latest {
         asked: bool,
     ) -> Result<Arc<Done>, Error> {
         let mut state = lock(&self.0);
-        if asked || state.joined {
-            let event = Arc::new(current.order(own)?);
-            return Ok(Arc::new(Done(Mutex::new(Mark::At(event)))));
+        let mark = match asked || state.joined {
+            true => Mark::At(Arc::new(current.order(own)?)),
+            false => Mark::None,
+        };
+        // Most callers have dropped the handle of the launch before: then its memory is taken again.
+        match Arc::get_mut(&mut state.done) {
+            Some(unused) => *unused = Done(Mutex::new(mark)),
+            None => state.done = Arc::new(Done(Mutex::new(mark))),
         }
-        let done = Arc::default();
-        state.done = Arc::downgrade(&done);
-        Ok(done)
+        Ok(state.done.clone())
     }
 }

@@ -16,6 +16,7 @@ use crate::metrics::InGraph;
 use crate::pending::Pending;
 use crate::recording::{Frozen, Recording};
 use crate::retire;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use tracing::debug;
 
@@ -157,23 +158,23 @@ fn checked(
     let passage = rank.passes(streams, waits.count() as u64)?;
     let own = rank.own_stream();
     in_order(rank, current, (passage, Vec::new()), outside, &[], || {
-        let entries = launches.iter().filter_map(|(entry, _)| *entry);
-        let written = entries.map(|entry| attempt.write(entry));
-        let written = written.collect::<Result<Vec<_>, _>>()?;
+        let entries = launches.iter().filter_map(|(entry, _)| entry.as_ref());
+        // The rank has the turn, so they follow one another.
+        let mut written: Option<RangeInclusive<u64>> = None;
+        for entry in entries.clone() {
+            let launch = attempt.write(*entry)?;
+            let first = written.map_or(launch, |written| *written.start());
+            written = Some(first..=launch);
+        }
         // From here on the host waits for nobody.
         let _entering = own.enter()?;
         let with_entries = launches.iter().filter(|(entry, _)| entry.is_some());
         let most = with_entries.map(|(_, ctas)| *ctas).max();
-        let order = match &written[..] {
-            [first, .., last] => Some(first.launch..=last.launch),
-            [only] => Some(only.launch..=only.launch),
-            [] => None,
-        };
+        let order = written.clone();
         let order = order.map(|all| rank.order(current, all, most.unwrap_or(0)));
         let _enqueueing = order.transpose()?;
-        written
-            .iter()
-            .try_for_each(|written| attempt.compare(written))?;
+        let mut compared = written.into_iter().flatten().zip(entries);
+        compared.try_for_each(|(launch, entry)| attempt.compare(launch, entry))?;
         work(current)
     })
 }

@@ -25,6 +25,8 @@ mod draft;
 pub mod driver;
 mod emulated;
 pub mod error;
+#[doc(hidden)]
+pub mod exchange;
 pub mod family;
 #[cfg(test)]
 mod fuzz;

@@ -17,16 +17,26 @@ pub(crate) struct Own {
     stream: Stream,
     /// True if others were given the stream: then it may hold their kernels.
     lent: AtomicBool,
-    /// The thread that enqueues something that waits for others: threads of a rank launch one after another.
-    holder: Mutex<Option<usize>>,
+    turns: Mutex<Turns>,
     free: Condvar,
     /// Time that a thread waits for another's turn to end.
     limit: Duration,
     latest: Latest,
     /// Graphs that the program captured with launches of the rank, while it may replay them.
     captures: AtomicUsize,
+    /// Recordings of graphs that have not ended.
+    recordings: AtomicUsize,
     /// Tensors that were allocated.
     allocated: AtomicU64,
+}
+
+/// Turns of a rank's threads: they launch one after another.
+#[derive(Debug, Default)]
+struct Turns {
+    /// The thread that enqueues something that waits for others.
+    holder: Option<usize>,
+    /// Number of threads that wait for their turn.
+    waiting: usize,
 }
 
 /// A rank's turn to enqueue, until it is dropped.
@@ -35,8 +45,29 @@ pub(crate) struct Turn<'a>(&'a Own);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        *self.0.holder() = None;
-        self.0.free.notify_one();
+        let waiting = {
+            let mut turns = self.0.turns();
+            turns.holder = None;
+            turns.waiting
+        };
+        // To wake nobody is a call of the system, too: a good part of what a launch costs.
+        if waiting > 0 {
+            self.0.free.notify_one();
+        }
+    }
+}
+
+impl Turns {
+    fn is_mine(&self) -> bool {
+        self.holder == Some(this_thread())
+    }
+}
+
+/// Refusal of a call that would wait for the turn that its own thread has.
+fn waits_for_itself(what: &str) -> Error {
+    Error::Usage {
+        what: format!("{what} within `Step::launch`, whose closure has the rank's turn to enqueue"),
+        legal: "do it before the step or after it: the closure only enqueues the step's own kernels, in the stream that it is given".into(),
     }
 }
 
@@ -47,11 +78,12 @@ impl Own {
             gpu: gpu.clone(),
             stream: stream.clone(),
             lent: AtomicBool::new(false),
-            holder: Mutex::default(),
+            turns: Mutex::default(),
             free: Condvar::new(),
             limit,
             latest: Latest::default(),
             captures: AtomicUsize::new(0),
+            recordings: AtomicUsize::new(0),
             allocated: AtomicU64::new(0),
         }
     }
@@ -86,13 +118,13 @@ impl Own {
         self.lent.load(Ordering::Acquire)
     }
 
-    fn holder(&self) -> MutexGuard<'_, Option<usize>> {
-        self.holder.lock().unwrap_or_else(PoisonError::into_inner)
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// True if this thread has the turn: code of the program's own runs within one of its steps.
     fn is_mine(&self) -> bool {
-        *self.holder() == Some(this_thread())
+        self.turns().is_mine()
     }
 
     /// Rejects a call that waits for this turn, or for peers whose calls do, from a thread that has it: it would wait for
@@ -101,20 +133,20 @@ impl Own {
     /// # Errors
     /// [`Error::Usage`].
     pub fn must_not_have_turn(&self, what: &str) -> Result<(), Error> {
-        if self.is_mine() {
-            return Err(Error::Usage {
-                what: format!("{what} within `Step::launch`, whose closure has the rank's turn to enqueue"),
-                legal: "do it before the step or after it: the closure only enqueues the step's own kernels, in the stream that it is given".into(),
-            });
+        match self.is_mine() {
+            true => Err(waits_for_itself(what)),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     fn lock(&self) -> Result<Turn<'_>, Error> {
-        self.must_not_have_turn("a launch or an allocation")?;
-        let start = Instant::now();
-        let mut holder = self.holder();
-        while holder.is_some() {
+        let mut turns = self.turns();
+        if turns.is_mine() {
+            return Err(waits_for_itself("a launch or an allocation"));
+        }
+        let mut since = None;
+        while turns.holder.is_some() {
+            let start = *since.get_or_insert_with(Instant::now);
             let left = self.limit.saturating_sub(start.elapsed());
             if left.is_zero() {
                 return Err(Error::Stalled(Box::new(Stall {
@@ -124,10 +156,12 @@ impl Own {
                     ..Stall::default()
                 })));
             }
-            let waited = self.free.wait_timeout(holder, left);
-            holder = waited.unwrap_or_else(PoisonError::into_inner).0;
+            turns.waiting += 1;
+            let waited = self.free.wait_timeout(turns, left);
+            turns = waited.unwrap_or_else(PoisonError::into_inner).0;
+            turns.waiting -= 1;
         }
-        *holder = Some(this_thread());
+        turns.holder = Some(this_thread());
         Ok(Turn(self))
     }
 
@@ -160,6 +194,21 @@ impl Own {
         self.captures.fetch_sub(1, Ordering::AcqRel);
     }
 
+    /// A graph of the rank's launches is recorded until [`Own::recorded`].
+    pub fn records(&self) {
+        self.recordings.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A recording has ended.
+    pub fn recorded(&self) {
+        self.recordings.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// True if a graph of the rank's launches is being recorded, or the program may replay one that it captured.
+    pub fn may_record_or_replay(&self) -> bool {
+        self.may_replay() || self.recordings.load(Ordering::Acquire) > 0
+    }
+
     fn may_replay(&self) -> bool {
         self.captures.load(Ordering::Acquire) > 0
     }
@@ -170,11 +219,11 @@ impl Own {
             return;
         }
         let turn = {
-            let mut holder = self.holder();
-            if holder.is_some() {
+            let mut turns = self.turns();
+            if turns.holder.is_some() {
                 return;
             }
-            *holder = Some(this_thread());
+            turns.holder = Some(this_thread());
             Turn(self)
         };
         let idle = || !self.stream.is_capturing() && is_done(&self.stream).unwrap_or(false);

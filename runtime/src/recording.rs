@@ -63,11 +63,18 @@ impl Keeps for Recording {
     }
 }
 
+impl Drop for Recording {
+    fn drop(&mut self) {
+        self.rank.own().recorded();
+    }
+}
+
 impl Recording {
     /// Begins one.
     pub(crate) fn begin(rank: &Communicator) -> Result<Recording, Error> {
         let stream = rank.gpu().stream()?;
         Graph::record(&stream)?;
+        rank.own().records();
         Ok(Recording {
             rank: Arc::new(rank.handle()),
             stream,

@@ -10,7 +10,7 @@ use cudarc::driver::{CudaGraph, CudaStream, sys};
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-const MODES: [sys::CUstreamCaptureMode; 3] = [
+pub const MODES: [sys::CUstreamCaptureMode; 3] = [
     sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
     sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
     sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
@@ -18,7 +18,7 @@ const MODES: [sys::CUstreamCaptureMode; 3] = [
 
 /// A stream of the program's that has done something: where ranks share a GPU, the driver may put a stream's first work
 /// behind a peer's wait.
-fn stream(rank: &Communicator) -> Result<Arc<CudaStream>, Error> {
+pub fn stream(rank: &Communicator) -> Result<Arc<CudaStream>, Error> {
     let stream = rank.gpu().cuda()?.context().new_stream().expect("a stream");
     stream.alloc_zeros::<u8>(1).expect("memory");
     stream.synchronize().expect("done");
@@ -26,7 +26,7 @@ fn stream(rank: &Communicator) -> Result<Arc<CudaStream>, Error> {
 }
 
 /// What `record` enqueues, captured. One rank at a time: a strict capture forbids others what they need to make a graph ready.
-fn captured(
+pub fn captured(
     stream: &Arc<CudaStream>,
     mode: sys::CUstreamCaptureMode,
     record: impl FnOnce() -> Result<(), Error>,
@@ -47,7 +47,7 @@ fn captured(
     Ok(graph)
 }
 
-fn replay(graph: &CudaGraph) {
+pub fn replay(graph: &CudaGraph) {
     graph.launch().expect("a replay");
 }
 

@@ -74,6 +74,7 @@ mod memory;
 mod mlp;
 mod nccl;
 mod no_depth;
+mod norms;
 mod op;
 #[path = "../common/parallel.rs"]
 mod parallel;

@@ -2,6 +2,7 @@
 
 use crate::case::{Case, Device, Fill, Kind, on, variant_of};
 use crate::parallel::in_parallel;
+use crate::wide::wide;
 use crate::{fine, gpus};
 use counterflow::codegen::interp::Outcome;
 use counterflow::codegen::program::Setting::{One, Pair};
@@ -167,6 +168,9 @@ fn an_emulated_operation_of_no_depth_is_launched_and_replayed() {
 fn emulated_sums_of_nothing_are_zero() {
     let all = variants();
     in_parallel(all.len(), |number| {
+        if !wide() && number % 3 != 0 {
+            return;
+        }
         let (program, variant) = &all[number];
         let case = on(&Device::Cpu, program, variant, &shapes());
         let fill = Fill::Uniform(number as u64);

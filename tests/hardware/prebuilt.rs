@@ -8,6 +8,7 @@ use crate::{
 use counterflow::codegen::cuda::{self, CudaSource};
 use counterflow::codegen::lower::lower;
 use counterflow::jit::{Compiler, Probes, Source, Target};
+use counterflow::quantise::AllReduceNormBuilder;
 use counterflow::tuned::{self, Tuned};
 use counterflow::{Layout, Machine, Program, Shape, Variant, launch, schedules};
 use std::time::Instant;
@@ -112,6 +113,11 @@ fn kernels_of_the_suite() {
         fine(compiler.compile(source, Target::Sm90a));
     }
     fine(launch::compile_agree(&compiler));
+    let headers = AllReduceNormBuilder::headers();
+    for text in crate::norms::texts() {
+        let source = Source::new("all_reduce_norm", &text).with(&headers);
+        fine(compiler.compile(&source, Target::Sm90a));
+    }
     let text = include_str!("../../examples/embed.rs");
     let text = text
         .split("r#\"")

@@ -1,6 +1,7 @@
 //! Each crate that is published says what it is, and has its readme and licences; pages for contributors name what is there.
 
 use super::{root, text};
+use std::collections::BTreeSet;
 
 const PUBLISHED: [&str; 10] = [
     ".",
@@ -100,4 +101,53 @@ fn pages_lead_to_what_is_there() {
 fn the_check_sees_paths() {
     let page = "`a/b.rs`, `c d/e`, [f](g.md#h), [i](https://j), `src/NAME.rs`, `k`\n";
     assert_eq!(named(page), ["a/b.rs", "g.md"]);
+}
+
+/// What a package always needs by its manifest.
+fn needed(of: &str) -> Vec<String> {
+    let own = manifest(of);
+    let tables = ["dependencies", "build-dependencies"];
+    let tables = tables.iter().filter_map(|name| own.get(*name)?.as_table());
+    let always = tables.flatten().filter(|(_, what)| {
+        let optional = what.get("optional").and_then(toml::Value::as_bool);
+        optional != Some(true)
+    });
+    // A lock has the name under which a package is published.
+    let name = |(name, what): (&String, &toml::Value)| {
+        let published = what.get("package").and_then(toml::Value::as_str);
+        published.unwrap_or(name).to_owned()
+    };
+    always.map(name).collect()
+}
+
+/// CI builds packages that stand beside the workspace with `--locked`. A new dependency of ours makes their locks stale.
+#[test]
+fn locks_beside_ours_know_what_our_packages_need() {
+    let mut seen = 0;
+    for lock in super::files("", &["Cargo.lock"]) {
+        let locked: toml::Table = text(&lock).parse().expect("a lock");
+        for package in locked["package"].as_array().expect("packages") {
+            let name = package["name"].as_str().expect("a name");
+            let ours = match name {
+                "counterflow" => ".",
+                _ => name.strip_prefix("counterflow-").unwrap_or("none"),
+            };
+            // Of packages of the registry, a lock says where they come from.
+            if package.get("source").is_some() || !PUBLISHED.contains(&ours) {
+                continue;
+            }
+            let listed = package.get("dependencies").and_then(toml::Value::as_array);
+            let listed = listed.into_iter().flatten().filter_map(toml::Value::as_str);
+            let listed: BTreeSet<&str> = listed.filter_map(|one| one.split(' ').next()).collect();
+            for need in needed(ours) {
+                assert!(
+                    listed.contains(need.as_str()),
+                    "{}: {name} needs {need}: run `cargo metadata` in that folder",
+                    super::short(&lock),
+                );
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 40, "only {seen} needs");
 }

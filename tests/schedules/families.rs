@@ -21,8 +21,12 @@ fn every_candidate_has_the_same_bits_in_every_world() {
         &[1, 2, 5]
     };
     in_parallel(families.len() * worlds.len(), |case| {
-        let family = &families[case / worlds.len()];
-        let world = worlds[case % worlds.len()];
+        let (of, at) = (case / worlds.len(), case % worlds.len());
+        // The sample has each family in one world.
+        if !wide() && at != of % worlds.len() {
+            return;
+        }
+        let (family, world) = (&families[of], worlds[at]);
         let names = family.candidates().iter().map(|candidate| candidate.name());
         let names: Vec<String> = names.collect();
         assert!(names.iter().any(|name| name.contains('+')), "not fused");

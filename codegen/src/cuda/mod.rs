@@ -42,6 +42,16 @@ pub const SCALE: &str = include_str!("prelude/scale.cuh");
 /// The kernel that compares launches of ranks on their GPUs. It includes [`PRELUDE`], and its symbol is `agree`.
 pub const AGREE: &str = include_str!("agree.cu");
 
+/// The name under which a text without a schedule that waits for peers includes [`WATCH`].
+pub const WATCH_HEADER: &str = "watch.cuh";
+
+/// The part of the prelude by which such a text ends its waits, with the types that it needs.
+pub const WATCH: &str = concat!(
+    include_str!("prelude/types.cuh"),
+    include_str!("prelude/probes.cuh"),
+    include_str!("prelude/watch.cuh"),
+);
+
 /// Device functions that every kernel's text uses: the only place with PTX, but for [`AGREE`].
 pub fn prelude() -> String {
     let files = [

@@ -19,8 +19,9 @@ fn numbers(seed: u64, input: &Input<'_>) -> Numbers {
 pub fn integers(seed: u64) -> impl FnMut(Input<'_>, &mut [f32]) {
     move |input, values| {
         let mut numbers = numbers(seed, &input);
+        let (is_scale, is_amax) = (is_scale(&input), is_amax(&input));
         for value in values {
-            if is_scale(&input) {
+            if is_scale {
                 let sign = if numbers.draw() >> 63 == 0 { 1.0 } else { -1.0 };
                 *value = sign
                     * if input.name.len().is_multiple_of(2) {
@@ -30,7 +31,7 @@ pub fn integers(seed: u64) -> impl FnMut(Input<'_>, &mut [f32]) {
                     };
                 continue;
             }
-            if is_amax(&input) {
+            if is_amax {
                 *value = 0.0;
                 continue;
             }
@@ -57,10 +58,11 @@ fn is_amax(input: &Input<'_>) -> bool {
 pub fn uniform(seed: u64) -> impl FnMut(Input<'_>, &mut [f32]) {
     move |input, values| {
         let mut numbers = numbers(seed, &input);
+        let is_scale = is_scale(&input);
         for value in values {
             #[expect(clippy::cast_precision_loss, reason = "24 bits are exact in f32")]
             let unit = (numbers.draw() >> 40) as f32 / (1u32 << 24) as f32;
-            *value = if is_scale(&input) {
+            *value = if is_scale {
                 0.25 + unit
             } else {
                 2.0 * unit - 1.0

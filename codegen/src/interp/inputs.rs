@@ -6,12 +6,12 @@ use super::threads::{on_each, threads};
 use crate::dtype::Dtype;
 use crate::program::{Program, TensorId};
 use crate::shape::Extent;
-use ndarray::{Array2, ArrayView2, Axis};
+use ndarray::{ArcArray2, Array2, ArrayView2, Axis};
 
 /// By rank and tensor: the rank's own chunk of a gathered tensor, all of any other tensor whose contents count,
 /// otherwise nothing.
 pub(super) struct Inputs {
-    tables: Vec<Array2<f64>>,
+    tables: Vec<ArcArray2<f64>>,
     gathered: Vec<bool>,
     world: usize,
 }
@@ -24,11 +24,17 @@ fn rounded(dtype: Dtype, values: &[f32]) -> Vec<f64> {
     const EACH: u64 = 32;
     let mut all = vec![0.0; values.len()];
     let blocks = values.chunks(BLOCK).zip(all.chunks_mut(BLOCK));
-    on_each(threads(EACH * values.len() as u64), blocks, |(from, to)| {
-        for (from, to) in from.iter().zip(to) {
-            *to = f64::from(dtype.round(*from));
-        }
-    });
+    let threads = threads(EACH * values.len() as u64);
+    on_each(
+        threads,
+        blocks,
+        || (),
+        |(), (from, to)| {
+            for (from, to) in from.iter().zip(to) {
+                *to = f64::from(dtype.round(*from));
+            }
+        },
+    );
     all
 }
 
@@ -40,10 +46,12 @@ impl Inputs {
         mut fill: impl FnMut(Input<'_>, &mut [f32]),
     ) -> Inputs {
         let mut tables = Vec::new();
+        // One tensor after another: to map so much memory costs more than to fill it.
+        let mut values = Vec::new();
         for rank in 0..sizes.world {
             for (index, tensor) in program.tensors.iter().enumerate() {
                 if !tensor.usage.counts_before() {
-                    tables.push(Array2::zeros((0, 0)));
+                    tables.push(ArcArray2::zeros((0, 0)));
                     continue;
                 }
                 let rows = if tensor.usage.is_gathered() {
@@ -52,7 +60,8 @@ impl Inputs {
                     sizes.held(index, rank)
                 };
                 let (rows, columns) = (rows.start..rows.end, sizes.columns(index));
-                let mut values = vec![0.0; rows.len() * columns as usize];
+                values.clear();
+                values.resize(rows.len() * columns as usize, 0.0);
                 let input = Input {
                     launch,
                     rank,
@@ -67,7 +76,8 @@ impl Inputs {
                 fill(input, &mut values);
                 let rounded = rounded(sizes.dtype(index), &values);
                 let table = Array2::from_shape_vec((rows.len(), columns as usize), rounded);
-                tables.push(table.expect("as many values as rows by columns"));
+                let table = table.expect("as many values as rows by columns");
+                tables.push(table.into_shared());
             }
         }
         let gathered = |tensor: &crate::program::Tensor| tensor.usage.is_gathered();
@@ -79,14 +89,14 @@ impl Inputs {
     }
 
     /// The rows that the caller fills on that rank.
-    pub fn own(&self, rank: u32, tensor: usize) -> &Array2<f64> {
+    pub fn own(&self, rank: u32, tensor: usize) -> &ArcArray2<f64> {
         &self.tables[rank as usize * self.gathered.len() + tensor]
     }
 
     /// Numbers that a rank must see: of a gathered tensor the rows of all ranks.
     pub fn seen(&self, rank: u32, tensor: usize) -> Array2<f64> {
         if !self.gathered[tensor] {
-            return self.own(rank, tensor).clone();
+            return self.own(rank, tensor).to_owned();
         }
         let chunk = |rank: usize| -> ArrayView2<'_, f64> { self.own(rank as u32, tensor).view() };
         let chunks: Vec<_> = (0..self.world).map(chunk).collect();

@@ -9,6 +9,7 @@
 //! Every number has a bound on its rounding error: from stores, from adds to memory, and from every product and sum in
 //! f32.
 
+mod ahead;
 mod made;
 mod memory;
 pub(super) mod walk;
@@ -20,7 +21,7 @@ use super::expected::{Expected, ExpectedTensor, NoReference, Says};
 use super::inputs::Inputs;
 use super::known::{Known, apply};
 use super::outcome::Input;
-use super::product::product;
+use super::product::{Accumulation, Product, add_products, product};
 use super::sizes::Sizes;
 use crate::encoded::encoded;
 use crate::own_terms::with_own_terms;
@@ -30,7 +31,7 @@ use crate::value::{AccId, Value};
 use crate::variant::{BLOCK, Variant};
 use memory::Plane;
 use ndarray::Array2;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use walk::{Act, Names, Rect, Walk};
 
 /// Every rank's gathered tensors and outputs after launch `launch` of `program`, for the same `inputs` as
@@ -111,6 +112,13 @@ pub(super) fn agents(program: &Program, world: u32) -> usize {
 pub(super) trait Memory {
     /// Executes a statement of that rank's agent.
     fn act(&mut self, agent: usize, rank: u32, act: &Act<'_>) -> Result<(), String>;
+
+    /// These statements of an agent are executed next, one after another, and no others between them. Prepares the first of
+    /// them, at least one, and says how many.
+    fn ahead(&mut self, agent: usize, rank: u32, acts: &[Act<'_>]) -> Result<usize, String> {
+        let _ = (agent, rank);
+        Ok(acts.len())
+    }
 }
 
 /// Executes a program: each agent in turn, until it must wait.
@@ -194,13 +202,29 @@ impl Agent<'_> {
     /// Runs until it must wait. Gives whether it did anything.
     fn run(&mut self, memory: &mut impl Memory, counts: &mut Counts) -> Result<bool, String> {
         let start = self.next;
+        let mut prepared = start;
         while let Some(act) = self.acts.get(self.next) {
-            match act {
-                Act::Wait { cells, at_least } => {
-                    if !counts.enough(cells, *at_least) {
-                        break;
-                    }
+            if self.next == prepared {
+                let rest = &self.acts[prepared..];
+                let waits = |act: &Act<'_>| match act {
+                    Act::Wait { cells, at_least } => !counts.enough(cells, *at_least),
+                    Act::Signal { .. }
+                    | Act::Item
+                    | Act::Copy { .. }
+                    | Act::Dot { .. }
+                    | Act::Sum { .. }
+                    | Act::Load { .. }
+                    | Act::Store { .. } => false,
+                };
+                let free = rest.iter().position(waits).unwrap_or(rest.len());
+                if free == 0 {
+                    break;
                 }
+                prepared += memory.ahead(self.index, self.rank, &rest[..free])?;
+            }
+            match act {
+                // It was over when this statement was prepared.
+                Act::Wait { .. } => {}
                 Act::Signal { cells, amount } => {
                     cells
                         .iter()
@@ -228,9 +252,15 @@ struct Ranks<'a> {
     /// The first row of each, and its numbers.
     accs: Vec<HashMap<AccId, (u32, Known)>>,
     products: Products,
+    /// Sums of the next products of the agent that runs. `None`: computed in its turn.
+    ahead: VecDeque<Option<Known>>,
 }
 
 impl Memory for Ranks<'_> {
+    fn ahead(&mut self, agent: usize, rank: u32, acts: &[Act<'_>]) -> Result<usize, String> {
+        self.multiply_ahead(agent, rank, acts)
+    }
+
     fn act(&mut self, agent: usize, rank: u32, act: &Act<'_>) -> Result<(), String> {
         match act {
             Act::Wait { .. } | Act::Signal { .. } => {}
@@ -304,17 +334,17 @@ impl<'a> Ranks<'a> {
             for (index, tensor) in program.tensors.iter().enumerate() {
                 let dtype = sizes.dtype(index);
                 let (held, columns) = (sizes.held(index, rank), sizes.columns(index));
-                let mut plane = Plane::new(dtype, held.clone(), columns, sizes.slots(index));
-                if tensor.usage.counts_before() {
+                let filled = tensor.usage.counts_before().then(|| {
                     let gathered = tensor.usage.is_gathered();
-                    let filled = if gathered {
+                    let rows = if gathered {
                         sizes.chunk(index, rank)
                     } else {
-                        held
+                        held.clone()
                     };
-                    plane.fill(&filled, inputs.own(rank, index));
-                }
-                planes.push(plane);
+                    (rows, inputs.own(rank, index))
+                });
+                let size = (columns, sizes.slots(index));
+                planes.push(Plane::new(dtype, held, size, filled));
             }
         }
         Ranks {
@@ -323,7 +353,22 @@ impl<'a> Ranks<'a> {
             planes,
             accs: vec![HashMap::new(); agents(program, sizes.world)],
             products: Products::new(),
+            ahead: VecDeque::new(),
         }
+    }
+
+    /// A product as a statement of that rank has it.
+    fn multiplied(&self, rank: u32, a: &Rect, b: &Rect) -> Result<Product<'_>, String> {
+        let fp8 = self.sizes.dtype(a.tensor).is_fp8();
+        Ok(Product {
+            a: self.plane(a.homes.start, a.tensor).read(a)?,
+            b: self.plane(b.homes.start, b.tensor).read(b)?,
+            accumulation: match (fp8, self.sizes.promotes()) {
+                (true, true) => Accumulation::Promoted([a, b].map(|of| self.factors(rank, of))),
+                (true, false) => Accumulation::Short,
+                (false, _) => Accumulation::F32,
+            },
+        })
     }
 
     /// An expression over an item's accumulators. Empty ones are zero.
@@ -380,20 +425,20 @@ impl<'a> Ranks<'a> {
         a: &Rect,
         b: &Rect,
     ) -> Result<(), String> {
-        let first = self.plane(a.homes.start, a.tensor).read(a)?;
-        let second = self.plane(b.homes.start, b.tensor).read(b)?;
-        let known = self.accs[agent].get(&acc).map(|(_, known)| known.clone());
-        let mut known = known.unwrap_or_else(|| Known::zero(a.rows.len(), b.rows.len()));
-        if self.sizes.dtype(a.tensor).is_fp8() && self.sizes.promotes() {
-            let factors = [a, b].map(|of| self.factors(rank, of));
-            known.add_promoted_product(&first, &second, &factors);
-        } else if self.sizes.dtype(a.tensor).is_fp8() {
-            known.add_short_product(&first, &second);
-        } else {
-            known.add_product(&first, &second);
-        }
+        let known = match self.ahead.pop_front().flatten() {
+            Some(known) => known,
+            None => {
+                let known = self.accs[agent].get(&acc).map(|(_, known)| known.clone());
+                let mut known = known.unwrap_or_else(|| Known::zero(a.rows.len(), b.rows.len()));
+                let product = self.multiplied(rank, a, b)?;
+                add_products(std::slice::from_mut(&mut known), &[product]);
+                known
+            }
+        };
         let is_input = |tensor: usize| self.program.tensors[tensor].usage.is_input();
         if !is_input(a.tensor) || !is_input(b.tensor) {
+            let first = self.plane(a.homes.start, a.tensor).read(a)?;
+            let second = self.plane(b.homes.start, b.tensor).read(b)?;
             let tile = product(&first.0, &second.0);
             let sides = [a, b].map(|operand| self.sizes.rows(operand.tensor) as usize);
             let all = self.products.entry((rank, (a.tensor, b.tensor)));

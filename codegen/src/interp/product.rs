@@ -24,11 +24,9 @@ const MOST_SHARES: usize = 16;
 /// Depth of a block of a product. What is copied of a block's operands is in a cache, and less than what allocators give back to
 /// the system at once: threads that fault pages in again and again wait for each other.
 const DEPTH: usize = 64;
-/// Rows and columns of a block of a product: its sums, over which several passes go, are in a cache.
+/// Rows and columns of a block of a product: its sums, over which several passes go, are in a cache. Smaller ones would copy
+/// operands more often, as blocks share them, so blocks are the same for every number of threads.
 const MOST: [usize; 2] = [64, 128];
-/// Least rows and columns of a block, where there are more threads than blocks: its operands are copied as often as
-/// blocks share them.
-const LEAST: [usize; 2] = [16, 32];
 
 /// Blocks of K, each of at most so many columns.
 fn blocks(depth: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
@@ -43,7 +41,7 @@ fn part<'a>(of: &'a Operand<'_>, axis: usize, range: &Range<usize>) -> Operand<'
     (cut(&of.0), of.1.as_ref().map(cut))
 }
 
-/// Memory of copies, which one block of a product after another uses again.
+/// Memory of copies.
 #[derive(Default)]
 struct Room(Vec<f64>);
 
@@ -85,14 +83,18 @@ fn add(a: &ArrayView2<'_, f64>, b: &ArrayView2<'_, f64>, to: &mut ArrayViewMut2<
 /// `a · bᵀ`.
 pub(super) fn product(a: &ArrayView2<'_, f64>, b: &ArrayView2<'_, f64>) -> Array2<f64> {
     let mut all = Array2::zeros((a.nrows(), b.nrows()));
-    let shape = all.dim();
-    let threads = threads(work(a.ncols(), shape));
-    let blocks = cut(all.view_mut(), block(shape, threads));
-    on_each(threads, blocks, |(rows, columns, mut here)| {
-        let [a, b] =
-            [(a, rows), (b, columns)].map(|(of, range)| of.slice_axis(Axis(0), range.into()));
-        add(&a, &b, &mut here);
-    });
+    let threads = threads(work(a.ncols(), all.dim()));
+    let none = || ();
+    on_each(
+        threads,
+        cut(all.view_mut()),
+        none,
+        |(), (rows, columns, mut here)| {
+            let [a, b] =
+                [(a, rows), (b, columns)].map(|(of, range)| of.slice_axis(Axis(0), range.into()));
+            add(&a, &b, &mut here);
+        },
+    );
     all
 }
 
@@ -101,59 +103,39 @@ fn work(depth: usize, (rows, columns): (usize, usize)) -> u64 {
     depth as u64 * rows as u64 * columns as u64
 }
 
-/// Rows and columns of the blocks of a product: as large as fit a cache, and as many as there are threads.
-fn block((rows, columns): (usize, usize), threads: usize) -> [usize; 2] {
-    let mut block = MOST;
-    let count = |block: [usize; 2]| rows.div_ceil(block[0]) * columns.div_ceil(block[1]);
-    while count(block) < threads && block != LEAST {
-        // Squares share most of what they multiply.
-        let wider = block[1] > block[0].max(LEAST[1]) || block[0] == LEAST[0];
-        block[usize::from(wider)] /= 2;
-    }
-    block
-}
-
 /// A block: its rows and columns, and what it has there.
 type Block<'a> = (Range<usize>, Range<usize>, ArrayViewMut2<'a, f64>);
 
 /// The blocks of an array.
-fn cut(of: ArrayViewMut2<'_, f64>, [high, wide]: [usize; 2]) -> Vec<Block<'_>> {
+fn cut(of: ArrayViewMut2<'_, f64>) -> Vec<Block<'_>> {
     fn parts(
         of: ArrayViewMut2<'_, f64>,
         axis: usize,
-        most: usize,
     ) -> Vec<(Range<usize>, ArrayViewMut2<'_, f64>)> {
         let (mut found, mut rest) = (Vec::new(), of);
         let length = rest.len_of(Axis(axis));
-        for start in (0..length).step_by(most) {
-            let end = (start + most).min(length);
-            let (first, behind) = rest.split_at(Axis(axis), end - start);
-            found.push((start..end, first));
+        for range in blocks(length, MOST[axis]) {
+            let (first, behind) = rest.split_at(Axis(axis), range.len());
+            found.push((range, first));
             rest = behind;
         }
         found
     }
-    let rows = parts(of, 0, high).into_iter();
+    let rows = parts(of, 0).into_iter();
     rows.flat_map(|(rows, part)| {
-        let columns = parts(part, 1, wide).into_iter();
+        let columns = parts(part, 1).into_iter();
         columns.map(move |(columns, part)| (rows.clone(), columns, part))
     })
     .collect()
 }
 
 /// Sums of a block, one row after another, with their error bounds.
+#[derive(Default)]
 struct Sums {
     rows: Range<usize>,
     columns: Range<usize>,
     value: Vec<f64>,
     off: Vec<f64>,
-}
-
-impl Sums {
-    /// The values' magnitudes.
-    fn sizes(&self) -> Vec<f64> {
-        self.value.iter().map(|value| value.abs()).collect()
-    }
 }
 
 /// A block's numbers as a matrix.
@@ -162,130 +144,162 @@ fn matrix(rows: usize, of: &mut [f64]) -> ArrayViewMut2<'_, f64> {
     ArrayViewMut2::from_shape((rows, columns), of).expect("whole rows")
 }
 
-impl Known {
-    /// Does `make` for each block of sums of products of that depth.
-    fn in_blocks(&mut self, depth: usize, make: impl Fn(&mut Sums) + Sync) {
-        let shape = self.value.dim();
-        let threads = threads(2 * work(depth, shape));
-        let [values, offs] =
-            [&mut self.value, &mut self.off].map(|of| cut(of.view_mut(), block(shape, threads)));
-        on_each(threads, values.into_iter().zip(offs), |(value, off)| {
-            let (rows, columns, mut value) = value;
-            let (_, _, mut off) = off;
-            let own = |of: &ArrayViewMut2<'_, f64>| of.iter().copied().collect();
-            let mut sums = Sums {
-                value: own(&value),
-                off: own(&off),
-                rows,
-                columns,
-            };
-            make(&mut sums);
-            value.assign(&matrix(sums.rows.len(), &mut sums.value));
-            off.assign(&matrix(sums.rows.len(), &mut sums.off));
-        });
-    }
+/// A thread's own memory, which one block after another uses again. Memory that is given back and taken again is mapped again,
+/// and threads wait for each other there.
+#[derive(Default)]
+struct Scratch {
+    sums: Sums,
+    /// Sums of 128 of K.
+    short: Sums,
+    /// Magnitudes of the sums.
+    sizes: Vec<f64>,
+    /// The largest magnitude that each sum had.
+    most: Vec<f64>,
+    copies: [Room; 2],
+    /// The factor of each column.
+    factors: Vec<f64>,
+}
 
-    /// Adds `a · bᵀ`. Any order of K products and sums in f32 is off by at most K roundings of the sum of magnitudes
-    /// (to first order; one more covers the second).
-    pub fn add_product(&mut self, a: &Operand<'_>, b: &Operand<'_>) {
-        let depth = a.0.ncols();
-        let roundings = (depth + 1) as f64 * F32.unit_roundoff();
-        self.in_blocks(depth, |sums| {
-            let (a, rows) = (part(a, 0, &sums.rows), sums.rows.len());
-            let b = part(b, 0, &sums.columns);
-            let mut size = sums.sizes();
-            let [mut size_a, mut size_b] = <[Room; 2]>::default();
-            for columns in blocks(depth, DEPTH) {
-                let (a, b) = (part(&a, 1, &columns), part(&b, 1, &columns));
-                let size = &mut matrix(rows, &mut size);
-                if a.1.is_some() || b.1.is_some() {
-                    let more = size_a.largest(&a).dot(&size_b.largest(&b).t());
-                    let exact = size_a.copy(&a.0, f64::abs);
-                    let exact = exact.dot(&size_b.copy(&b.0, f64::abs).t());
-                    let mut off = matrix(rows, &mut sums.off);
-                    off += &(&more - &exact);
-                    *size += &more;
-                } else {
-                    let size_a = size_a.copy(&a.0, f64::abs);
-                    add(&size_a.view(), &size_b.copy(&b.0, f64::abs).view(), size);
-                }
-                add(&a.0, &b.0, &mut matrix(rows, &mut sums.value));
-            }
-            for (off, size) in sums.off.iter_mut().zip(&size) {
-                *off += roundings * size;
-            }
-        });
-    }
+/// Accumulation of a product's terms along K.
+pub(super) enum Accumulation {
+    /// In f32. Any order of K products and sums is off by at most K roundings of the sum of magnitudes (to first order; one
+    /// more covers the second).
+    F32,
+    /// Of FP8 operands, as tensor cores do ([`add_short`]).
+    Short,
+    /// Of FP8 operands with promoted sums: 128 of K at a time as tensor cores do, from zero, then times its factors and added in
+    /// f32. Each of those sums is off as [`add_short`] says; the product of two factors by a rounding; any order of the
+    /// sums in f32, those of CTAs that share K among them, by a rounding each of all magnitudes.
+    Promoted([Option<Array2<f64>>; 2]),
+}
 
-    /// Adds `a · bᵀ` of FP8 operands, as tensor cores do ([`add_short`]).
-    pub fn add_short_product(&mut self, a: &Operand<'_>, b: &Operand<'_>) {
-        let depth = a.0.ncols();
-        self.in_blocks(depth, |sums| {
-            let (a, b) = (part(a, 0, &sums.rows), part(b, 0, &sums.columns));
-            let (mut most, mut rooms) = (sums.sizes(), <[Room; 2]>::default());
-            for columns in blocks(depth, BLOCK as usize) {
-                let (a, b) = (part(&a, 1, &columns), part(&b, 1, &columns));
-                add_short(sums, &mut most, (&a, &b), &mut rooms);
-            }
-        });
-    }
+/// `a · bᵀ`, as a GPU accumulates it.
+pub(super) struct Product<'a> {
+    pub a: Operand<'a>,
+    pub b: Operand<'a>,
+    pub accumulation: Accumulation,
+}
 
-    /// Adds `a · bᵀ` of FP8 operands with promoted sums: 128 of K at a time as tensor cores do, from zero, then times its factors
-    /// and added in f32. Each of those sums is off as [`add_short`] says; the product of two factors by a rounding; any
-    /// order of the sums in f32, those of CTAs that share K among them, by a rounding each of all magnitudes.
-    pub fn add_promoted_product(
-        &mut self,
-        a: &Operand<'_>,
-        b: &Operand<'_>,
-        factors: &[Option<Array2<f64>>; 2],
-    ) {
-        let depth = a.0.ncols();
-        let roundings = (depth.div_ceil(BLOCK as usize) + MOST_SHARES) as f64;
-        let factor = |side: usize, row: usize, step: usize| {
-            (factors[side].as_ref()).map_or(1.0, |factors| factors[(row, step)])
-        };
-        let (unit, least) = (F32.unit_roundoff(), F32.half_subnormal());
-        self.in_blocks(depth, |sums| {
-            let (a, b) = (part(a, 0, &sums.rows), part(b, 0, &sums.columns));
-            let mut size = sums.sizes();
-            let mut rooms = <[Room; 2]>::default();
-            let [value, off, mut most] = [(); 3].map(|()| vec![0.0; size.len()]);
-            let mut block = Sums {
-                rows: sums.rows.clone(),
-                columns: sums.columns.clone(),
-                value,
-                off,
-            };
-            let of_columns = |step| -> Vec<f64> {
-                let columns = sums.columns.clone();
-                columns.map(|at| factor(1, at, step)).collect()
-            };
-            for (step, columns) in blocks(depth, BLOCK as usize).enumerate() {
-                let (a, b) = (part(&a, 1, &columns), part(&b, 1, &columns));
-                for zeroed in [&mut block.value, &mut block.off, &mut most] {
-                    zeroed.fill(0.0);
-                }
-                add_short(&mut block, &mut most, (&a, &b), &mut rooms);
-                let of_columns = of_columns(step);
-                let mut at = 0;
-                for row in sums.rows.clone() {
-                    let of_row = factor(0, row, step);
-                    for of_column in &of_columns {
-                        let scale = of_row * of_column;
-                        let term = block.value[at] * scale;
-                        let off = block.off[at] * scale.abs();
-                        let off = off + (term.abs() + off) * unit + least;
-                        sums.value[at] += term;
-                        sums.off[at] += off;
-                        size[at] += term.abs() + off;
-                        at += 1;
-                    }
+/// Adds each product to its sums. An element's sums depend on its product alone, whatever is added together.
+pub(super) fn add_products(sums: &mut [Known], products: &[Product<'_>]) {
+    let mut multiply_adds = 0;
+    let mut blocks = Vec::new();
+    for (Known { value, off }, product) in sums.iter_mut().zip(products) {
+        multiply_adds += 2 * work(product.a.0.ncols(), value.dim());
+        let both = cut(value.view_mut()).into_iter().zip(cut(off.view_mut()));
+        blocks.extend(both.map(|(value, (_, _, off))| (product, value, off)));
+    }
+    let threads = threads(multiply_adds).min(blocks.len());
+    on_each(threads, blocks, Scratch::default, |own, block| {
+        let (product, (rows, columns, mut value), mut off) = block;
+        own.sums.rows = rows;
+        own.sums.columns = columns;
+        for (own, of) in [(&mut own.sums.value, &value), (&mut own.sums.off, &off)] {
+            own.clear();
+            own.extend(of);
+        }
+        own.sizes.clear();
+        own.sizes
+            .extend(own.sums.value.iter().map(|value| value.abs()));
+        product.add(own);
+        let rows = own.sums.rows.len();
+        value.assign(&matrix(rows, &mut own.sums.value));
+        off.assign(&matrix(rows, &mut own.sums.off));
+    });
+}
+
+impl Product<'_> {
+    /// Adds a block.
+    fn add(&self, own: &mut Scratch) {
+        let (a, b) = (
+            part(&self.a, 0, &own.sums.rows),
+            part(&self.b, 0, &own.sums.columns),
+        );
+        match &self.accumulation {
+            Accumulation::F32 => add_in_f32(own, &a, &b),
+            Accumulation::Short => {
+                for columns in blocks(a.0.ncols(), BLOCK as usize) {
+                    let (a, b) = (part(&a, 1, &columns), part(&b, 1, &columns));
+                    add_short(&mut own.sums, &mut own.sizes, (&a, &b), &mut own.copies);
                 }
             }
-            for (off, size) in sums.off.iter_mut().zip(&size) {
-                *off += roundings * unit * size;
+            Accumulation::Promoted(factors) => add_promoted(own, &a, &b, factors),
+        }
+    }
+}
+
+fn add_in_f32(own: &mut Scratch, a: &Operand<'_>, b: &Operand<'_>) {
+    let (depth, rows) = (a.0.ncols(), own.sums.rows.len());
+    let roundings = (depth + 1) as f64 * F32.unit_roundoff();
+    let [size_a, size_b] = &mut own.copies;
+    for columns in blocks(depth, DEPTH) {
+        let (a, b) = (part(a, 1, &columns), part(b, 1, &columns));
+        let size = &mut matrix(rows, &mut own.sizes);
+        if a.1.is_some() || b.1.is_some() {
+            let more = size_a.largest(&a).dot(&size_b.largest(&b).t());
+            let exact = size_a.copy(&a.0, f64::abs);
+            let exact = exact.dot(&size_b.copy(&b.0, f64::abs).t());
+            let mut off = matrix(rows, &mut own.sums.off);
+            off += &(&more - &exact);
+            *size += &more;
+        } else {
+            let size_a = size_a.copy(&a.0, f64::abs);
+            add(&size_a.view(), &size_b.copy(&b.0, f64::abs).view(), size);
+        }
+        add(&a.0, &b.0, &mut matrix(rows, &mut own.sums.value));
+    }
+    for (off, size) in own.sums.off.iter_mut().zip(&own.sizes) {
+        *off += roundings * size;
+    }
+}
+
+fn add_promoted(
+    own: &mut Scratch,
+    a: &Operand<'_>,
+    b: &Operand<'_>,
+    factors: &[Option<Array2<f64>>; 2],
+) {
+    let depth = a.0.ncols();
+    let roundings = (depth.div_ceil(BLOCK as usize) + MOST_SHARES) as f64;
+    let factor = |side: usize, row: usize, step: usize| {
+        (factors[side].as_ref()).map_or(1.0, |factors| factors[(row, step)])
+    };
+    let (unit, least) = (F32.unit_roundoff(), F32.half_subnormal());
+    let Scratch {
+        sums,
+        short,
+        sizes,
+        most,
+        copies,
+        factors: of_columns,
+    } = own;
+    (short.rows, short.columns) = (sums.rows.clone(), sums.columns.clone());
+    for (step, columns) in blocks(depth, BLOCK as usize).enumerate() {
+        let (a, b) = (part(a, 1, &columns), part(b, 1, &columns));
+        for zeroed in [&mut short.value, &mut short.off, &mut *most] {
+            zeroed.clear();
+            zeroed.resize(sizes.len(), 0.0);
+        }
+        add_short(short, most, (&a, &b), copies);
+        of_columns.clear();
+        of_columns.extend(sums.columns.clone().map(|at| factor(1, at, step)));
+        let mut at = 0;
+        for row in sums.rows.clone() {
+            let of_row = factor(0, row, step);
+            for of_column in &*of_columns {
+                let scale = of_row * of_column;
+                let term = short.value[at] * scale;
+                let off = short.off[at] * scale.abs();
+                let off = off + (term.abs() + off) * unit + least;
+                sums.value[at] += term;
+                sums.off[at] += off;
+                sizes[at] += term.abs() + off;
+                at += 1;
             }
-        });
+        }
+    }
+    for (off, size) in sums.off.iter_mut().zip(&*sizes) {
+        *off += roundings * unit * size;
     }
 }
 

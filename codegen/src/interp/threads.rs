@@ -20,17 +20,20 @@ pub(super) fn threads(work: u64) -> usize {
     CORES.min(worth).max(1)
 }
 
-/// Does `work` for each, on so many threads: each takes the next one. The caller is one of them.
-pub(super) fn on_each<T: Send>(
+/// Does `work` for each, on so many threads: each takes the next one, and has what it makes of its `own`. The caller is one of
+/// them.
+pub(super) fn on_each<T: Send, S>(
     threads: usize,
     all: impl IntoIterator<Item = T, IntoIter: Send>,
-    work: impl Fn(T) + Sync,
+    own: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, T) + Sync,
 ) {
     let all = Mutex::new(all.into_iter());
     let next = || all.lock().unwrap_or_else(PoisonError::into_inner).next();
     let until_done = || {
+        let mut own = own();
         while let Some(one) = next() {
-            work(one);
+            work(&mut own, one);
         }
     };
     thread::scope(|scope| {

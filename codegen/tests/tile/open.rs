@@ -17,6 +17,7 @@ use counterflow_codegen::shape::{Extent, Shape};
 use counterflow_codegen::variant::{Arch, Variant};
 use counterflow_codegen::verify::{self, Checked, Series};
 use std::borrow::Cow;
+use std::sync::Arc;
 
 const SMS: u32 = 132;
 const SEED: u64 = 7;
@@ -213,7 +214,7 @@ impl World {
             plan,
         };
         let stream = self.streams[rank as usize];
-        self.gpus.submit(stream, Work::Kernel(Box::new(launch)));
+        self.gpus.submit(stream, Work::Kernel(Arc::new(launch)));
     }
 
     fn outcome(&self) -> Outcome {

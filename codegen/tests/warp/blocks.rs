@@ -185,6 +185,9 @@ fn results_are_those_of_dequantised_operands() {
     for (scales, name) in BLOCKS
         .iter()
         .flat_map(|scales| ["gemm", "gemm_rs", "gemm_ar"].map(|name| (*scales, name)))
+        .enumerate()
+        .filter(|(at, _)| wide() || at % 2 == 0)
+        .map(|(_, one)| one)
     {
         let world = if name == "gemm" { 1 } else { 2 };
         let sizes = [(143, 200, 272), (7, 576, 144)];

@@ -240,7 +240,7 @@ fn two_layers_learn_in_fp8_the_same_with_and_without_overlap_and_nearly_as_in_bf
         ..DelayedScaling::default()
     };
     let recipes = [delayed.into(), Float8CurrentScaling::default().into()];
-    for recipe in recipes {
+    for recipe in recipes.into_iter().take(if wide { 2 } else { 1 }) {
         let [on, off] = [ON, OFF].map(|flags| trained_in(3, (flags, Some(recipe)), steps));
         assert!(on == off, "{recipe}: {:?} and {:?}", on.0, off.0);
         for (epoch, (on, alone)) in epochs(&on.0).zip(epochs(&alone)).enumerate() {

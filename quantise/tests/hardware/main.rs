@@ -8,6 +8,7 @@
 #[path = "../../../runtime/tests/common/mod.rs"]
 mod nvidia;
 
+mod all_reduce_norm;
 mod cases;
 mod chunks;
 mod made;

@@ -1,8 +1,8 @@
 //! Every kernel of these tests, compiled ahead into a cache that a machine without a compiler can use.
 
 use crate::cases::{current, delayed};
-use crate::{chunks, fine, made, speed, sums, trained};
-use counterflow_quantise::HEADERS;
+use crate::{all_reduce_norm, chunks, fine, made, speed, sums, trained};
+use counterflow_quantise::{AllReduceNormBuilder, HEADERS};
 use counterflow_runtime::jit::{Compiler, Source, Target};
 use counterflow_runtime::launch;
 
@@ -26,7 +26,17 @@ fn kernels_of_the_suite() {
     let of_sums = of_sums
         .iter()
         .map(|text| (Source::new("sums", text), Target::Sm90a));
-    let sources: Vec<_> = sources.into_iter().chain(of_sums).collect();
+    let mut norms = all_reduce_norm::texts();
+    norms.extend(speed::norms());
+    norms.sort();
+    norms.dedup();
+    let headers = AllReduceNormBuilder::headers();
+    let of_norms = norms.iter().map(|text| {
+        let source = Source::new("all_reduce_norm", text).with(&headers);
+        (source, Target::Sm90a)
+    });
+    let sources = sources.into_iter().chain(of_sums).chain(of_norms);
+    let sources: Vec<_> = sources.collect();
     compiler
         .compile_all(&sources)
         .into_iter()

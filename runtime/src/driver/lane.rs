@@ -59,6 +59,8 @@ struct State {
     inside: Vec<(usize, u32)>,
     /// True if a thread opens the lane: it waits for those that are in, and others wait for it.
     opening: bool,
+    /// Number of threads that wait for others.
+    waiting: usize,
     /// End of the latest captured launch: the capture, and the launch's last node in it.
     captured: Option<(u64, Node)>,
 }
@@ -97,8 +99,9 @@ impl Lane {
             }
         };
         let made = made();
-        self.state().opening = false;
-        self.free.notify_all();
+        let mut state = self.state();
+        state.opening = false;
+        self.frees(state);
         made
     }
 
@@ -116,9 +119,10 @@ impl Lane {
         limit: Duration,
         mut blocked: impl FnMut(&mut State) -> bool,
     ) -> Result<MutexGuard<'_, State>, Error> {
-        let start = Instant::now();
+        let mut since = None;
         let mut state = self.state();
         while blocked(&mut state) {
+            let start = *since.get_or_insert_with(Instant::now);
             let left = limit.saturating_sub(start.elapsed());
             if left.is_zero() {
                 return Err(Error::Stalled(Box::new(Stall {
@@ -129,10 +133,21 @@ impl Lane {
                     ..Stall::default()
                 })));
             }
+            state.waiting += 1;
             let waited = self.free.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state.waiting -= 1;
         }
         Ok(state)
+    }
+
+    /// Wakes those that wait, if any do: to wake nobody is a call of the system, too, and a good part of what a launch costs.
+    fn frees(&self, state: MutexGuard<'_, State>) {
+        let waiting = state.waiting;
+        drop(state);
+        if waiting > 0 {
+            self.free.notify_all();
+        }
     }
 
     /// True if another thread keeps this one out.
@@ -195,7 +210,7 @@ impl Lane {
             *depth -= 1;
             if *depth == 0 {
                 state.inside.swap_remove(at);
-                self.free.notify_all();
+                self.frees(state);
             }
         }
     }

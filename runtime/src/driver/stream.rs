@@ -6,7 +6,7 @@ use super::refusal;
 use crate::cuda;
 use crate::emulated;
 use crate::error::Error;
-use counterflow_codegen::interp::open::{Compare, Launch};
+use counterflow_codegen::interp::open::{Compare, Launch, TwinLaunch};
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,13 +112,21 @@ impl Stream {
     }
 
     /// Launches a plan on an emulated GPU.
-    pub(crate) fn emulate(&self, launch: Launch) -> Result<(), Error> {
+    pub(crate) fn emulate(&self, launch: Arc<Launch>) -> Result<(), Error> {
         match &self.0 {
             Kind::Emulated(stream) => stream.launch(launch),
             Kind::Cuda(_) => Err(Error::Usage {
                 what: "a plan without machine code on a CUDA GPU".into(),
                 legal: "compile it".into(),
             }),
+        }
+    }
+
+    /// Launches the twin of a kernel on an emulated GPU.
+    pub(crate) fn twin(&self, launch: TwinLaunch) -> Result<(), Error> {
+        match &self.0 {
+            Kind::Emulated(stream) => stream.twin(launch),
+            Kind::Cuda(_) => Err(refusal::emulated("one of a twin and a stream")),
         }
     }
 

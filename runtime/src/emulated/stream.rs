@@ -4,7 +4,9 @@ use super::machine::{Gpu, Machine};
 use super::steps::{Mark, Step};
 use crate::cuda::{Address, Element, Lines2d, MemoryOp};
 use crate::error::Error;
-use counterflow_codegen::interp::open::{Compare, Launch, Memory as _, Point, StreamId, Work};
+use counterflow_codegen::interp::open::{
+    Compare, Launch, Memory as _, Point, StreamId, TwinLaunch, Work,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -156,8 +158,12 @@ impl Stream {
         self.submit(Work::Compare(compare))
     }
 
-    pub fn launch(&self, launch: Launch) -> Result<(), Error> {
-        self.submit(Work::Kernel(Box::new(launch)))
+    pub fn launch(&self, launch: Arc<Launch>) -> Result<(), Error> {
+        self.submit(Work::Kernel(launch))
+    }
+
+    pub fn twin(&self, launch: TwinLaunch) -> Result<(), Error> {
+        self.submit(Work::Twin(launch))
     }
 
     /// Makes later work of this stream wait for the event.

@@ -6,10 +6,21 @@ use crate::cuda::Arguments;
 use crate::driver::Address;
 use crate::error::Error;
 use crate::group::Entry;
+use counterflow_codegen::interp::open;
+use std::sync::Arc;
 
 /// Most launches that are kept. A model launches one kernel for each of its layers, with other weights each time, and
 /// a serving engine does so for each of its batch sizes. Each takes about a kilobyte.
 const KEPT: usize = 1024;
+
+/// Parameters of a launch.
+#[derive(Debug, Default)]
+pub(super) struct Parameters {
+    /// As the kernel takes them. None of them on an emulated GPU.
+    pub arguments: Arguments,
+    /// The launch as an emulated GPU takes it.
+    pub emulated: Option<Arc<open::Launch>>,
+}
 
 /// The parameters of a launch that may run here, and what the ledger says of it.
 #[derive(Debug)]
@@ -19,8 +30,7 @@ pub(super) struct Prepared {
     places: Vec<Option<Placement>>,
     /// The launch that used it last.
     used: u64,
-    /// As the kernel takes them. None of them on an emulated GPU.
-    pub arguments: Arguments,
+    pub parameters: Parameters,
     /// None if no peer waits for the launch.
     pub entry: Option<Entry>,
 }
@@ -43,7 +53,7 @@ impl AllPrepared {
         &mut self,
         (plan, arrivals): (Which<'_>, Address),
         places: &[Option<Placement>],
-        make: impl FnOnce() -> Result<(Arguments, Option<Entry>), Error>,
+        make: impl FnOnce() -> Result<(Parameters, Option<Entry>), Error>,
     ) -> Result<&Prepared, Error> {
         let same = |known: &Prepared| {
             known.arrivals == arrivals && known.plan.is(plan) && known.places == places
@@ -54,13 +64,13 @@ impl AllPrepared {
         self.latest = match likely.find(|at| same(&self.all[*at])) {
             Some(at) => at,
             None => {
-                let (arguments, entry) = make()?;
+                let (parameters, entry) = make()?;
                 self.keep(Prepared {
                     plan: plan.kept(),
                     arrivals,
                     places: places.to_vec(),
                     used: 0,
-                    arguments,
+                    parameters,
                     entry,
                 })
             }
@@ -129,15 +139,16 @@ mod tests {
         };
         let made = all.of((which, Address::of(arrivals)), &places, || {
             anew = true;
-            let mut arguments = Arguments::new();
-            arguments.bytes(&bytes);
-            Ok((arguments, Some(Entry::new("k", 0, plan, 1))))
+            let mut parameters = Parameters::default();
+            parameters.arguments.bytes(&bytes);
+            Ok((parameters, Some(Entry::new("k", 0, plan, 1))))
         });
         let made = made.expect("made");
         assert_eq!(made.entry, Some(Entry::new("k", 0, plan, 1)));
         let mut wanted = Arguments::new();
         wanted.bytes(&bytes);
-        assert_eq!(format!("{:?}", made.arguments), format!("{wanted:?}"));
+        let arguments = &made.parameters.arguments;
+        assert_eq!(format!("{arguments:?}"), format!("{wanted:?}"));
         anew
     }
 
@@ -196,7 +207,7 @@ mod tests {
                 let mut anew = false;
                 let made = all.of((which, Address::of(0)), &[None; 2], || {
                     anew = true;
-                    Ok((Arguments::new(), Some(Entry::new("k", 0, number, 1))))
+                    Ok((Parameters::default(), Some(Entry::new("k", 0, number, 1))))
                 });
                 let entry = made.expect("made").entry;
                 assert_eq!(entry, Some(Entry::new("k", 0, number, 1)));

@@ -2,19 +2,17 @@
 //! before the first is enqueued, so none of them is refused behind another.
 
 use super::code::Code;
+use super::prepared::Parameters;
 use super::which::Which;
 use super::{How, Loaded, State, Tensors};
-use crate::attempt::Written;
 use crate::begins::Begins;
 use crate::communicator::Communicator;
-use crate::cuda::Arguments;
 use crate::error::Error;
 use crate::group::Entry;
 use counterflow_codegen::diag::Diagnostics;
-use counterflow_codegen::interp::open;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::verify::Checked;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// A launch that was checked, with its parameters. Nothing of it is enqueued.
 pub(crate) struct Ready<'a> {
@@ -27,9 +25,8 @@ pub(crate) struct Ready<'a> {
     state: MutexGuard<'a, State>,
     /// For the ledger, if a peer waits for it.
     entry: Option<Entry>,
-    written: Option<Written>,
-    /// On an emulated GPU.
-    emulated: Option<open::Launch>,
+    /// Its number there, once it is written.
+    written: Option<u64>,
 }
 
 impl Loaded {
@@ -64,18 +61,18 @@ impl Loaded {
         let arrivals = tables.of(rank, &self.pipeline, plan, (&self.cells, &how), capturing)?;
         let prepared = prepared.of((Which::of(plan), arrivals), tensors.places(), || {
             self.admit(rank, plan)?;
-            let mut arguments = Arguments::new();
-            if let Code::Cuda { source, .. } = &self.code {
-                self.fill(
-                    source,
-                    (&mut arguments, maps),
-                    rank,
-                    plan,
-                    tensors,
-                    arrivals,
-                )?;
+            let mut parameters = Parameters::default();
+            match &self.code {
+                Code::Cuda { source, .. } => {
+                    let arguments = &mut parameters.arguments;
+                    self.fill(source, (arguments, maps), rank, plan, tensors, arrivals)?;
+                }
+                Code::Emulated { .. } => {
+                    let launch = self.emulated(rank, plan, tensors)?;
+                    parameters.emulated = Some(Arc::new(launch));
+                }
             }
-            Ok((arguments, self.entry(rank, plan, tensors)))
+            Ok((parameters, self.entry(rank, plan, tensors)))
         })?;
         // A captured launch is compared at each replay.
         let entry = prepared.entry.filter(|_| !capturing);
@@ -91,10 +88,6 @@ impl Loaded {
         if self.copies {
             self.check_copies(rank, how.records, plan, tensors, copies)?;
         }
-        let emulated = match &self.code {
-            Code::Cuda { .. } => None,
-            Code::Emulated { .. } => Some(self.emulated(rank, plan, tensors)?),
-        };
         Ok(Ready {
             loaded: self,
             rank,
@@ -104,7 +97,6 @@ impl Loaded {
             state,
             entry,
             written: None,
-            emulated,
         })
     }
 }
@@ -131,6 +123,8 @@ impl Ready<'_> {
             rank,
             how,
             plan,
+            entry,
+            written,
             ..
         } = self;
         let State {
@@ -145,21 +139,23 @@ impl Ready<'_> {
         };
         let ctas = plan.grid.gemm + plan.grid.comm;
         let order = |launch: u64| rank.order(how.current, launch..=launch, ctas);
-        let order = self.written.as_ref().map(|written| order(written.launch));
-        let _enqueueing = order.transpose()?;
-        if let Some(written) = &self.written {
-            how.attempt.compare(written)?;
+        let _enqueueing = written.map(order).transpose()?;
+        if let (Some(launch), Some(entry)) = (written, &entry) {
+            how.attempt.compare(launch, entry)?;
         }
+        let Parameters {
+            arguments,
+            emulated,
+        } = &prepared.latest().parameters;
         let kernel = || match &loaded.code {
             Code::Cuda {
                 source, function, ..
             } => {
                 let grid = loaded.grid(rank, plan, source.threads, &how);
-                let prepared = prepared.latest();
-                loaded.start(how.stream, function, grid, &prepared.arguments)
+                loaded.start(how.stream, function, grid, arguments)
             }
             Code::Emulated { .. } => {
-                let mut launch = self.emulated.iter();
+                let mut launch = emulated.iter();
                 launch.try_for_each(|launch| how.stream.emulate(launch.clone()))
             }
         };

@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::group::Allocation;
 use crate::user_buffer::UserBuffer;
 use counterflow_codegen::program::TensorId;
+use smallvec::SmallVec;
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -14,11 +15,11 @@ use std::sync::Arc;
 /// it is freed in the order of the rank's stream.
 #[derive(Clone, Debug, Default)]
 pub struct Tensors {
-    places: Vec<Option<Placement>>,
+    places: SmallVec<[Option<Placement>; 8]>,
     /// The heap's ranges among them.
-    held: Vec<(TensorId, Arc<Allocation>)>,
+    held: SmallVec<[(TensorId, Arc<Allocation>); 8]>,
     /// Memory of this rank alone among them.
-    own: Vec<(TensorId, Own)>,
+    own: SmallVec<[(TensorId, Own); 1]>,
 }
 
 /// Memory of a rank alone, and the stream in whose order it is freed.

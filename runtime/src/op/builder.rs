@@ -292,7 +292,8 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     /// rank 0 knows or measured with them; a product that each rank builds by itself is measured by each, among variants of the
     /// same bits. A winner is kept in the user's table, if nothing was settled and no SMs were left to others: the next program
     /// that builds the op measures nothing. Until it is kept, results may have other bits in the next run. No other kernel may be
-    /// waiting for another rank on these GPUs meanwhile. Emulated GPUs ignore the variable.
+    /// waiting for another rank on these GPUs meanwhile, and nothing may be captured. Nothing is measured while a graph of the rank
+    /// is recorded, or one lives that the program captured. Emulated GPUs ignore the variable.
     ///
     /// ```
     /// use counterflow::{Communicator, schedules::GemmOp, tuning::Tuning};

@@ -5,13 +5,15 @@ use crate::communicator::Communicator;
 use crate::driver::{Graph, Stream};
 use crate::emulated::{self, Machine};
 use crate::error::Error;
+use crate::family::{Family, Reason};
 use crate::group::Entry;
 use crate::op::Op;
 use crate::pending::Pending;
 use crate::rendezvous::{Rendezvous, Threads};
 use crate::retire;
-use crate::schedules::{Sender, gather};
+use crate::schedules::{Sender, gather, gather_of_choices};
 use crate::tensor::Tensor;
+use crate::tuning::Tuning;
 use crate::user_buffer::UserBuffer;
 use half::bf16;
 use std::sync::{Arc, Barrier};
@@ -146,6 +148,32 @@ fn graphs_of_any_number_of_shapes_are_captured() {
             let eager = ready.given(m, |ready| ready.launch(&stream, m).map(drop))?;
             assert_eq!(replayed, eager, "{m} rows");
         }
+        rank.synchronize()?;
+        rank.barrier()
+    });
+    done.map(drop).expect("fine");
+}
+
+/// Nobody sees replays, and one may wait for a peer that measures.
+#[test]
+fn nothing_is_measured_while_the_program_may_replay() {
+    let family = Family::new("gathered", gather_of_choices(false)).or(gather_of_choices(true));
+    let done = Communicator::each(&ranks(2, LONG), |rank| {
+        let mut ready = Ready::new(rank)?;
+        let measured = || {
+            let builder = rank.family(&family).tuning(Tuning::Quick);
+            let why = builder.up_to(64, 64, 64).build()?.why(64);
+            Ok::<_, Error>(matches!(why, Reason::Measured { .. }))
+        };
+        let graph = ready.captured(&[MOST])?;
+        assert!(!measured()?);
+        drop(graph);
+        let start = Instant::now();
+        while rank.own().may_record_or_replay() && start.elapsed() < Duration::from_secs(5) {
+            retire::sweep();
+        }
+        rank.barrier()?;
+        assert!(measured()?);
         rank.synchronize()?;
         rank.barrier()
     });

@@ -165,6 +165,21 @@ impl<'a> Argument<'a> {
         self.take_planes().0
     }
 
+    /// Takes the amax of a [`QuantTensor`](super::QuantTensor) away, if it has one. What takes the scales leaves no amax.
+    ///
+    /// ```
+    /// use counterflow::op::{Argument, QuantTensor};
+    /// # let rank = &counterflow::Communicator::emulated(1)?[0];
+    /// # let codes = rank.zeros::<counterflow::prelude::e4m3>([3, 16])?;
+    /// let mut y = QuantTensor::output(codes, rank.zeros::<f32>([1])?)?.with_amax(rank.zeros([1])?)?;
+    /// let mut codes = Argument::from(&mut y);
+    /// assert_eq!(codes.take_amax().expect("its amax").shape(), Some([1, 1]));
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn take_amax(&mut self) -> Option<Argument<'a>> {
+        self.planes.as_mut()?.amax.take()
+    }
+
     /// True if it is codes together with their scales.
     pub(super) fn has_scales(&self) -> bool {
         self.planes.is_some()

@@ -18,9 +18,16 @@ use crate::recording::Keeps;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::TensorId;
 use counterflow_codegen::verify::Checked;
+use smallvec::SmallVec;
 use std::any::Any;
 use std::sync::Arc;
 use tracing::debug;
+
+/// As many as most launches have tensors, scales and all: those need no memory of their own.
+type Few<T> = SmallVec<[T; 8]>;
+
+/// Stages of a launch, with their plans and tensors. There are hardly more than two.
+type Stages<'a> = SmallVec<[(&'a Stage, &'a Arc<Checked<Plan>>, Tensors); 2]>;
 
 /// A launch that is being put together. Nothing is enqueued before [`Launch::launch`].
 ///
@@ -43,7 +50,7 @@ use tracing::debug;
 pub struct Launch<'a> {
     op: &'a Inner,
     caller: Caller<'a>,
-    given: Vec<(TensorId, Argument<'a>)>,
+    given: Few<(TensorId, Argument<'a>)>,
     /// The first that is no tensor of the schedule, or has other scales.
     refused: Option<Error>,
     sizes: Sizes,
@@ -54,7 +61,7 @@ impl<'a> Launch<'a> {
         Launch {
             op,
             caller,
-            given: Vec::with_capacity(8),
+            given: Few::new(),
             refused: None,
             sizes: Sizes::default(),
         }
@@ -201,7 +208,7 @@ impl<'a> Launch<'a> {
         let _mode = records.then(|| rank.gpu().relaxed());
         let users = outside.unwrap_or(own);
         let waits = bucket.waiting(rank).is_some();
-        let mut ids: Vec<TensorId> = Vec::with_capacity(given.len());
+        let mut ids: Few<TensorId> = Few::new();
         // Those of other libraries' memory, each once.
         let mut theirs: Vec<Stream> = Vec::new();
         for (id, argument) in &given {
@@ -252,7 +259,7 @@ impl<'a> Launch<'a> {
             current.wait(users, &current.order(stream)?)?;
         }
         let foreign = given.iter().any(|(_, argument)| argument.is_foreign());
-        let (mut opened, mut starts) = (Vec::with_capacity(8), Vec::with_capacity(8));
+        let (mut opened, mut starts): (Few<_>, Few<_>) = (Few::new(), Few::new());
         for (id, (_, argument)) in ids.into_iter().zip(&mut given) {
             let open = argument.open(users)?;
             starts.push((id, open.start()));
@@ -264,7 +271,7 @@ impl<'a> Launch<'a> {
             let tensors = stage.tensors(&opened, op.between.as_ref());
             (stage, plan, tensors)
         });
-        let stages: Vec<_> = stages.collect();
+        let stages: Stages<'_> = stages.collect();
         // What a graph keeps beside the kernels.
         let kept = || {
             let given = opened.iter().filter_map(|(_, open)| open.kept());
@@ -376,12 +383,13 @@ impl<'a> Launch<'a> {
 fn all_ready<'a>(
     rank: &'a Communicator,
     how: How<'a>,
-    stages: &'a [(&Stage, &Arc<Checked<Plan>>, Tensors)],
-) -> Result<Vec<Ready<'a>>, Error> {
+    stages: &'a Stages<'_>,
+) -> Result<SmallVec<[Ready<'a>; 2]>, Error> {
     let ready = |(stage, plan, tensors): &'a (&Stage, &Arc<Checked<Plan>>, Tensors)| {
         stage.loaded.ready(rank, how, plan, tensors)
     };
-    let mut launches = stages.iter().map(ready).collect::<Result<Vec<_>, _>>()?;
+    let launches = stages.iter().map(ready);
+    let mut launches = launches.collect::<Result<SmallVec<_>, _>>()?;
     launches.iter_mut().try_for_each(Ready::write)?;
     Ok(launches)
 }
@@ -418,6 +426,9 @@ fn nothing(
     in_order(rank, current, (passage, Vec::new()), outside, &[], || {
         let written = entry.map(|entry| attempt.write(entry)).transpose()?;
         let _entering = rank.own_stream().enter()?;
-        written.map_or(Ok(()), |written| attempt.compare(&written))
+        match (written, &entry) {
+            (Some(launch), Some(entry)) => attempt.compare(launch, entry),
+            (None, _) | (_, None) => Ok(()),
+        }
     })
 }

@@ -32,6 +32,7 @@ pub use given::{Argument, HeapInput, HeapOutput, Input, Output};
 pub use launch::Launch;
 pub use quantised::{Code, Handle, Memory, QuantTensor};
 pub use sizes::Sizes;
+pub(crate) use step::Together;
 pub use step::{Part, Running, Step};
 pub use typed::{Computes, Launcher, Schedule};
 pub use workspace::{TuningMemory, Workspace};

@@ -2,10 +2,12 @@
 
 use super::argument::{Extent, Home};
 use super::given::{Argument, Open, lenders};
+use crate::attempt::Attempt;
 use crate::caller::{Caller, Place, captured, in_order};
 use crate::communicator::Communicator;
 use crate::driver::{self, Address, Element, Stream};
 use crate::error::Error;
+use crate::group::{Allocation, Entry};
 use crate::pending::Pending;
 use crate::recording::Keeps;
 use counterflow_codegen::dtype::Dtype;
@@ -125,6 +127,22 @@ pub struct Running<'a> {
     parts: Vec<(Part, Address)>,
 }
 
+/// A step whose kernel waits for the peers' kernels.
+#[derive(Debug)]
+pub(crate) struct Together<'a> {
+    /// The rank that it was built for.
+    pub rank: &'a Communicator,
+    pub name: &'a str,
+    /// Entry in the ledger. None of a world of one rank.
+    pub entry: Option<Entry>,
+    /// Its part of the heap, on every rank.
+    pub slots: Option<&'a Allocation>,
+    /// CTAs that run at once.
+    pub ctas: u32,
+    /// Owner of all of it, for graphs.
+    pub kept: Arc<dyn Any + Send + Sync>,
+}
+
 impl Communicator {
     /// Kernels of the program's own, in the order of a stream, of this rank's launches, or in a graph.
     ///
@@ -181,13 +199,49 @@ impl<'a> Step<'a> {
         self,
         work: impl FnOnce(&Running<'_>) -> Result<(), Error>,
     ) -> Result<Pending, Error> {
+        self.together(None, work)
+    }
+
+    /// As [`Step::launch`], of a kernel that may wait for the peers' launches of it.
+    pub(crate) fn together(
+        self,
+        with: Option<Together<'_>>,
+        work: impl FnOnce(&Running<'_>) -> Result<(), Error>,
+    ) -> Result<Pending, Error> {
+        let rank = self.rank;
+        rank.alive()?;
+        let Some(together) = &with else {
+            return self.enqueue(&Attempt::new(rank), None, work);
+        };
+        if !together.rank.is(rank) {
+            return Err(Error::Usage {
+                what: format!(
+                    "a launch on rank {} of what another rank built",
+                    rank.rank()
+                ),
+                legal: "each rank launches what it built".into(),
+            });
+        }
+        let now = !self.caller.records() && together.entry.is_some();
+        let (attempt, name) = (Attempt::new(rank), together.name);
+        let launched = self.enqueue(&attempt, with, work);
+        attempt.told(now, name, launched)
+    }
+
+    fn enqueue(
+        self,
+        attempt: &Attempt<'_>,
+        with: Option<Together<'_>>,
+        work: impl FnOnce(&Running<'_>) -> Result<(), Error>,
+    ) -> Result<Pending, Error> {
         let Step {
             rank,
             caller,
             mut parts,
-            kept,
+            mut kept,
         } = self;
-        rank.alive()?;
+        let entry = with.as_ref().and_then(|together| together.entry);
+        kept.extend(with.as_ref().map(|together| together.kept.clone()));
         let rank = &Arc::new(rank.handle());
         let current = rank.gpu().current()?;
         let place = caller.place(rank, current)?;
@@ -202,7 +256,7 @@ impl<'a> Step<'a> {
         let users = outside.unwrap_or(own);
         let mut theirs: Vec<Stream> = Vec::new();
         for (part, argument) in &parts {
-            check(rank, part, argument, records)?;
+            check(rank, part, argument, (records, entry.is_some()))?;
             if let Some(stream) = argument.stream(rank)
                 && !stream.is(users)
                 && !theirs.iter().any(|known| known.is(&stream))
@@ -220,7 +274,7 @@ impl<'a> Step<'a> {
         let streams = (!records).then_some(own).into_iter();
         let streams = streams.chain(outside).chain(&theirs);
         let lenders = lenders(rank, parts.iter().map(|(_, argument)| argument), &streams)?;
-        let passage = rank.passes(streams, 0)?;
+        let passage = rank.passes(streams, entry.is_some().into())?;
         for stream in &theirs {
             current.wait(users, &current.order(stream)?)?;
         }
@@ -233,6 +287,13 @@ impl<'a> Step<'a> {
             opened.push(open);
         }
         apart(&ranges)?;
+        if let Some(slots) = with.as_ref().and_then(|together| together.slots) {
+            slots.ready(rank.rank())?;
+            if records {
+                // Replays come after what was enqueued in the rank's stream for them.
+                drop(own.enter()?);
+            }
+        }
         let running = |stream| Running {
             stream,
             parts: (ranges.iter())
@@ -240,10 +301,11 @@ impl<'a> Step<'a> {
                 .collect(),
         };
         if let Place::Captured(stream) = place {
-            return captured(rank, current, stream, None, |graph, begins| {
+            return captured(rank, current, stream, entry.as_ref(), |graph, begins| {
                 // Before anything is captured that uses it.
                 let memory = opened.iter().filter_map(Open::kept);
                 memory.chain(kept).for_each(|thing| graph.keep(thing));
+                attempt.enters();
                 begins.begin()?;
                 work(&running(stream))
             });
@@ -252,10 +314,22 @@ impl<'a> Step<'a> {
             let memory = opened.iter().filter_map(Open::kept);
             memory.chain(kept).for_each(|thing| recording.keep(thing));
             work(&running(recording.records_in()))?;
+            if let Some(together) = &with {
+                recording.add((entry, together.ctas), []);
+            }
             return Ok(Pending::recorded(rank));
         }
-        // The program's own code may do whatever takes long.
-        let work = || own.around(|| work(&running(own)));
+        let work = || {
+            let (Some(entry), Some(together)) = (entry, with) else {
+                // The program's own code may do whatever takes long.
+                return own.around(|| work(&running(own)));
+            };
+            let written = attempt.write(entry)?;
+            let _entering = own.enter()?;
+            let _order = rank.order(current, written.launch..=written.launch, together.ctas)?;
+            attempt.compare(&written)?;
+            work(&running(own))
+        };
         let done = in_order(rank, current, (passage, lenders), outside, &theirs, work)?;
         // The work is enqueued: what uses or frees another library's memory later comes after it.
         drop(opened);
@@ -268,9 +342,9 @@ fn check(
     rank: &Communicator,
     part: &Part,
     argument: &Argument<'_>,
-    records: bool,
+    (records, waits): (bool, bool),
 ) -> Result<(), Error> {
-    let given = argument.given(part.name, rank, (records, false))?;
+    let given = argument.given(part.name, rank, (records, waits))?;
     let refuse = |what: String, legal: String| Err(Error::Usage { what, legal });
     if argument.has_scales() {
         let what = format!("{} was given with scales", part.name);

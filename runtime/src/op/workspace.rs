@@ -102,6 +102,16 @@ impl Workspace {
         }
     }
 
+    /// So many bytes of the heap that are shared with nothing.
+    pub(crate) fn apart(heap: u64) -> Workspace {
+        Workspace {
+            heap,
+            own: 0,
+            tuning: TuningMemory::default(),
+            shared: [0; PLACES],
+        }
+    }
+
     /// Enough for either of two, each by itself.
     pub(super) fn or(self, other: Workspace) -> Workspace {
         Workspace {

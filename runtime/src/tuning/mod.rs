@@ -5,9 +5,11 @@
 //! of winners, so it is measured once.
 
 mod contenders;
+mod effort;
 mod times;
 
 pub(crate) use contenders::{Contender, contenders};
+pub(crate) use effort::Effort;
 pub(crate) use times::{Times, read, slowest, text};
 
 use crate::error::Error;
@@ -33,8 +35,9 @@ const VARIABLE: &str = "COUNTERFLOW_TUNE";
 pub enum Tuning {
     /// Nothing: the model chooses, and the same in every run.
     Off,
-    /// Up to 8 candidates for about 150 ms of GPU time an op and bucket: the best of each kind of tile, then others. Compiling
-    /// comes on top, and each is launched 15 times at least.
+    /// Up to 8 candidates for 150 ms of GPU time an op and bucket: the best of each kind of tile, then others. Compiling comes
+    /// on top. Each is launched 7 times at least, so of launches that take milliseconds there are fewer candidates, and beyond
+    /// 10 ms none: the model chooses.
     Quick,
     /// Up to 32 candidates, for 2 s.
     Full,

@@ -91,6 +91,32 @@ fn nothing_is_measured_without_room_or_where_it_is_off() {
 }
 
 #[test]
+fn nothing_is_measured_while_a_graph_is_recorded() {
+    let [m, n, k] = SIZE;
+    let family = Family::new("gathered", gather_of_choices(false)).or(gather_of_choices(true));
+    each(|rank| {
+        rank.reserve(8 << 20)?;
+        let measured = || {
+            let builder = rank.family(&family).tuning(Tuning::Quick);
+            let why = builder.up_to(m, n, k).build()?.why(m);
+            Ok::<_, Error>(matches!(why, Reason::Measured { .. }))
+        };
+        // One rank that records is enough.
+        let mut recorded = None;
+        match rank.rank() {
+            0 => rank
+                .capture(|_| measured().map(|it| recorded = Some(it)))
+                .map(drop)?,
+            _ => recorded = Some(measured()?),
+        }
+        assert_eq!(recorded, Some(false));
+        rank.barrier()?;
+        assert!(measured()?);
+        rank.barrier()
+    });
+}
+
+#[test]
 fn what_leaves_nothing_open_is_not_measured() {
     each(|rank| {
         let program = gather_of_choices(false);

@@ -4,7 +4,9 @@ use super::walk::Rect;
 use crate::dtype::Dtype;
 use crate::interp::known::{Known, stored};
 use crate::interp::product::Operand;
-use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis, Slice};
+use ndarray::{
+    ArcArray2, Array2, ArrayBase, ArrayView2, ArrayViewMut2, Axis, Data, DataMut, Ix2, Slice,
+};
 use std::ops::Range;
 
 /// A tensor's memory on one rank: all its slots, one below the other.
@@ -12,7 +14,8 @@ pub(super) struct Plane {
     pub dtype: Dtype,
     /// The rows it holds.
     pub held: Range<u32>,
-    pub value: Array2<f64>,
+    /// Inputs share theirs until something is written.
+    pub value: ArcArray2<f64>,
     /// Error bounds. None until something inexact is written.
     pub off: Option<Array2<f64>>,
     sums: Option<Sums>,
@@ -32,22 +35,33 @@ struct Sums {
 pub(in crate::interp) type Parts = (Range<usize>, Range<usize>);
 
 impl Plane {
-    pub fn new(dtype: Dtype, held: Range<u32>, columns: u32, slots: u32) -> Plane {
-        let rows = held.len() * slots as usize;
+    /// Memory that holds these rows, and before a launch has `filled`: values of some rows.
+    pub fn new(
+        dtype: Dtype,
+        held: Range<u32>,
+        (columns, slots): (u32, u32),
+        filled: Option<(Range<u32>, &ArcArray2<f64>)>,
+    ) -> Plane {
+        let shape = (held.len() * slots as usize, columns as usize);
+        let value = match filled {
+            Some((_, values)) if values.dim() == shape => values.clone(),
+            filled => {
+                let mut all = Array2::from_elem(shape, f64::NAN);
+                if let Some((rows, values)) = filled {
+                    let first = (rows.start - held.start) as usize;
+                    let parts = (first..first + rows.len(), 0..all.ncols());
+                    part_mut(&mut all, &parts).assign(values);
+                }
+                all.into_shared()
+            }
+        };
         Plane {
             dtype,
             held,
-            value: Array2::from_elem((rows, columns as usize), f64::NAN),
+            value,
             off: None,
             sums: None,
         }
-    }
-
-    /// Sets the contents of these rows before a launch.
-    pub fn fill(&mut self, rows: &Range<u32>, values: &Array2<f64>) {
-        let first = (rows.start - self.held.start) as usize;
-        let parts = (first..first + rows.len(), 0..self.value.ncols());
-        part_mut(&mut self.value, &parts).assign(values);
     }
 
     fn parts(&self, rect: &Rect) -> Result<Parts, String> {
@@ -88,11 +102,12 @@ impl Plane {
             size: self.value.mapv(f64::abs),
             count: Array2::zeros(shape),
         });
+        let mut value = self.value.view_mut();
         for (i, row) in rows.enumerate() {
             for (j, column) in columns.clone().enumerate() {
                 let (here, from) = ((row, column), (i, j));
                 let term = stored(self.dtype, (known.value[from], known.off[from]));
-                self.value[here] += known.value[from];
+                value[here] += known.value[from];
                 sums.off[here] += term;
                 sums.size[here] += known.value[from].abs() + term;
                 sums.count[here] += 1.0;
@@ -142,7 +157,7 @@ pub(in crate::interp) fn parts(held: &Range<u32>, rect: &Rect) -> Result<Parts, 
 }
 
 pub(in crate::interp) fn part<'a, T>(
-    of: &'a Array2<T>,
+    of: &'a ArrayBase<impl Data<Elem = T>, Ix2>,
     (rows, columns): &Parts,
 ) -> ArrayView2<'a, T> {
     let mut view = of.slice_axis(Axis(0), Slice::from(rows.clone()));
@@ -151,7 +166,7 @@ pub(in crate::interp) fn part<'a, T>(
 }
 
 pub(in crate::interp) fn part_mut<'a, T>(
-    of: &'a mut Array2<T>,
+    of: &'a mut ArrayBase<impl DataMut<Elem = T>, Ix2>,
     (rows, columns): &Parts,
 ) -> ArrayViewMut2<'a, T> {
     let mut view = of.slice_axis_mut(Axis(0), Slice::from(rows.clone()));

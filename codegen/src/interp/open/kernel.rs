@@ -1,7 +1,7 @@
 //! A kernel that runs: its roles' items, the workers that have them, and their steps.
 
 use super::bytes::{Fault, Lines, Memory, add, word};
-use super::watch::{Cause, GaveUp};
+use super::watch::GaveUp;
 use super::work::{Launch, Place};
 use crate::dtype::Dtype;
 use crate::interp::blocks::Summing;
@@ -222,18 +222,9 @@ impl Running {
             return Ok(true);
         }
         let watch = self.launch.watch;
-        let is_set = |at: u64| -> Result<bool, Fault> {
-            Ok(memory.bytes(at, 4)?.iter().any(|byte| *byte != 0))
-        };
-        let mine = watch.abort + u64::from(self.launch.rank) * self.launch.stride;
         let since = *self.workers[worker].since.get_or_insert(now);
-        let cause = if is_set(mine)? {
-            Cause::Peer
-        } else if watch.host.map_or(Ok(false), is_set)? {
-            Cause::Host
-        } else if now.saturating_sub(since) >= watch.limit {
-            Cause::Limit
-        } else {
+        let at = (self.launch.rank, self.launch.stride);
+        let Some(cause) = watch.cause(at, now.saturating_sub(since), memory)? else {
             return Ok(false);
         };
         self.drained = true;
@@ -250,9 +241,8 @@ impl Running {
             wanted,
             time: now,
         });
-        for rank in 0..u64::from(self.launch.plan.geometry.world) {
-            memory.write(watch.abort + rank * self.launch.stride, &1u32.to_le_bytes())?;
-        }
+        let world = self.launch.plan.geometry.world;
+        watch.tell(world, self.launch.stride, memory)?;
         Ok(true)
     }
 

@@ -16,24 +16,29 @@
 mod bytes;
 mod compare;
 mod kernel;
+mod twin;
 mod watch;
 mod work;
 
 pub use bytes::{Fault, Memory};
 pub use compare::{AHEAD, Compare};
 pub use kernel::Blocked;
+pub use twin::{Awaited, Stepped, Twin, TwinLaunch};
 pub use watch::{Cause, GaveUp, Watch};
 pub use work::{Launch, Place, Point, StreamId, Work};
 
 use super::policy::{Numbers, Policy};
 use kernel::{Running, Took};
 use std::collections::VecDeque;
+use twin::{Progress, Tried};
 
 #[derive(Debug, Default)]
 struct Lane {
     gpu: usize,
     queue: VecDeque<Work>,
     running: Option<Box<Running>>,
+    /// Of the twin at the head of the queue.
+    progress: Progress,
     done: u64,
     /// True if nothing more is put there.
     closed: bool,
@@ -160,8 +165,15 @@ impl<M: Memory> Machine<M> {
 
     /// Earliest time at which a wait gives up that cannot end now.
     pub fn deadline(&self) -> Option<u64> {
-        let running = self.lanes.iter().filter_map(|lane| lane.running.as_ref());
-        running.filter_map(|kernel| kernel.deadline()).min()
+        let of = |lane: &Lane| match (&lane.running, lane.queue.front()) {
+            (Some(kernel), _) => kernel.deadline(),
+            (None, Some(Work::Twin(twin))) => {
+                let since = lane.progress.since?;
+                Some(since.saturating_add(twin.watch.limit))
+            }
+            (None, _) => None,
+        };
+        self.lanes.iter().filter_map(of).min()
     }
 
     /// The kernels' waits that cannot end now.
@@ -266,6 +278,14 @@ impl<M: Memory> Machine<M> {
                 let told = compare.act(&mut self.memory, now)?;
                 self.told.extend(told);
             }
+            Some(Work::Twin(twin)) => {
+                let (progress, told) = (&mut lane.progress, &mut self.told);
+                match twin.take(progress, &mut self.memory, now, told)? {
+                    Tried::Waits => return Ok(false),
+                    Tried::Took => return Ok(true),
+                    Tried::Ended => lane.progress = Progress::default(),
+                }
+            }
             Some(work) => {
                 if !work.act(&mut self.memory)? {
                     return Ok(false);
@@ -286,12 +306,13 @@ impl<M: Memory> Machine<M> {
         if ctas > *free && free < all {
             return false;
         }
-        if let Some(Work::Kernel(mut launch)) = lane.queue.pop_front() {
+        if let Some(Work::Kernel(launch)) = lane.queue.pop_front() {
+            let mut launch = Launch::clone(&launch);
             launch.ctas = ctas.min(*free);
             *free -= launch.ctas;
             let numbers = &mut self.numbers;
             let switch = Numbers::new(self.switch.draw());
-            let running = Running::new(*launch, switch, || 1 + numbers.below(3) as u32);
+            let running = Running::new(launch, switch, || 1 + numbers.below(3) as u32);
             // A launch may have nothing to do.
             if running.done() {
                 *free += running.launch.ctas;
@@ -309,6 +330,7 @@ impl<M: Memory> Machine<M> {
             lane.done += lane.queue.len() as u64 + u64::from(lane.running.is_some());
             lane.queue.clear();
             lane.running = None;
+            lane.progress = Progress::default();
         }
         for (all, free) in &mut self.sms {
             *free = *all;

@@ -1,5 +1,7 @@
 //! Time limits of a kernel's waits, and its report when it gives up.
 
+use super::bytes::{Fault, Memory};
+
 /// Place and limit for a kernel's waits to give up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Watch {
@@ -13,6 +15,39 @@ pub struct Watch {
     pub host: Option<u64>,
     /// Longest wait in nanoseconds.
     pub limit: u64,
+}
+
+impl Watch {
+    /// Reason that a wait of a rank gives up that has lasted so long, if it does. `stride`: bytes from a rank's slot to the
+    /// next.
+    pub(super) fn cause(
+        &self,
+        (rank, stride): (u32, u64),
+        waited: u64,
+        memory: &impl Memory,
+    ) -> Result<Option<Cause>, Fault> {
+        let is_set = |at: u64| -> Result<bool, Fault> {
+            Ok(memory.bytes(at, 4)?.iter().any(|byte| *byte != 0))
+        };
+        Ok(if is_set(self.abort + u64::from(rank) * stride)? {
+            Some(Cause::Peer)
+        } else if self.host.map_or(Ok(false), is_set)? {
+            Some(Cause::Host)
+        } else {
+            (waited >= self.limit).then_some(Cause::Limit)
+        })
+    }
+
+    /// Tells all ranks that one gave up.
+    pub(super) fn tell(
+        &self,
+        world: u32,
+        stride: u64,
+        memory: &mut impl Memory,
+    ) -> Result<(), Fault> {
+        (0..u64::from(world))
+            .try_for_each(|rank| memory.write(self.abort + rank * stride, &1u32.to_le_bytes()))
+    }
 }
 
 /// Reason that a wait gave up.

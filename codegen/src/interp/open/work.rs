@@ -2,9 +2,11 @@
 
 use super::bytes::{Fault, Memory, put, word};
 use super::compare::Compare;
+use super::twin::TwinLaunch;
 use super::watch::Watch;
 use crate::checked::Checked;
 use crate::plan::Plan;
+use std::sync::Arc;
 
 /// A stream of a [`Machine`](super::Machine).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -67,10 +69,12 @@ pub enum Work {
     After(Point),
     /// Ends an allocation.
     Free(u64),
-    /// Runs a kernel.
-    Kernel(Box<Launch>),
+    /// Runs a kernel. Launches that are alike are one.
+    Kernel(Arc<Launch>),
     /// Compares a launch with the peers'.
     Compare(Compare),
+    /// Runs the twin of a kernel.
+    Twin(TwinLaunch),
 }
 
 /// The place of a tensor.
@@ -136,7 +140,7 @@ impl Work {
             }
             Work::Store { cell, value } => put(memory, *cell, *value)?,
             Work::Free(at) => memory.free(*at)?,
-            Work::After(_) | Work::Kernel(_) | Work::Compare(_) => {}
+            Work::After(_) | Work::Kernel(_) | Work::Compare(_) | Work::Twin(_) => {}
         }
         Ok(true)
     }

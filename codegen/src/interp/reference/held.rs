@@ -33,14 +33,25 @@ struct Filled {
 }
 
 impl<'a> Held<'a> {
+    /// Without contents.
     pub fn new(program: &'a Program, sizes: &'a Sizes<'a>) -> Held<'a> {
-        let mut sums = Sums::new();
-        let mut planes = Vec::new();
+        Held {
+            program,
+            sizes,
+            sums: Sums::new(),
+            planes: Vec::new(),
+            accs: vec![HashMap::new(); agents(program, sizes.world)],
+        }
+    }
+
+    /// Has the contents before a launch.
+    pub fn begin(&mut self) {
+        let (sizes, sums) = (self.sizes, &mut self.sums);
         for rank in 0..sizes.world {
-            for (tensor, of) in program.tensors.iter().enumerate() {
+            for (tensor, of) in self.program.tensors.iter().enumerate() {
                 let rows = sizes.held(tensor, rank).len() * sizes.slots(tensor) as usize;
                 let scaled = of.usage.given_scale_of();
-                let scaled = scaled.map(|of| program.tensors[of.index()].usage);
+                let scaled = scaled.map(|of| self.program.tensors[of.index()].usage);
                 let before = match of.usage.at_start() {
                     AtStart::Whole | AtStart::Shard if scaled.is_some_and(Usage::is_input) => {
                         sums.one(Term::Scale)
@@ -55,15 +66,8 @@ impl<'a> Held<'a> {
                     AtStart::Whole | AtStart::Nothing => NOTHING,
                 };
                 let columns = sizes.columns(tensor) as usize;
-                planes.push(Array2::from_elem((rows, columns), before));
+                self.planes.push(Array2::from_elem((rows, columns), before));
             }
-        }
-        Held {
-            program,
-            sizes,
-            sums,
-            planes,
-            accs: vec![HashMap::new(); agents(program, sizes.world)],
         }
     }
 

@@ -38,7 +38,7 @@ pub(super) struct Function {
 
 /// An index into [`Sums`]. Equal sums have equal indices.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-pub(super) struct SumId(usize);
+pub(super) struct SumId(u32);
 
 /// The empty sum, also of unwritten memory.
 pub(super) const NOTHING: SumId = SumId(0);
@@ -68,7 +68,7 @@ impl Sums {
         if let Some(id) = self.ids.get(&terms) {
             return *id;
         }
-        let (id, terms) = (SumId(self.sums.len()), Rc::new(terms));
+        let (id, terms) = (SumId(self.sums.len() as u32), Rc::new(terms));
         self.sums.push(terms.clone());
         self.ids.insert(terms, id);
         id
@@ -76,7 +76,7 @@ impl Sums {
 
     /// The terms of a sum, and how often each is there: never zero times.
     pub fn terms(&self, sum: SumId) -> Rc<BTreeMap<Term, i32>> {
-        self.sums[sum.0].clone()
+        self.sums[sum.0 as usize].clone()
     }
 
     pub fn function(&self, index: usize) -> Function {
@@ -93,8 +93,8 @@ impl Sums {
         if let Some(known) = self.added.get(&(a, b, times)) {
             return *known;
         }
-        let mut terms = (*self.sums[a.0]).clone();
-        for (term, more) in self.sums[b.0].iter() {
+        let mut terms = (*self.sums[a.0 as usize]).clone();
+        for (term, more) in self.sums[b.0 as usize].iter() {
             *terms.entry(*term).or_default() += more * times;
         }
         terms.retain(|_, times| *times != 0);

@@ -52,6 +52,15 @@ struct Part {
     count: Count,
 }
 
+/// True if a tensor's type promises sums of terms.
+fn promises(usage: Usage) -> bool {
+    match usage.at_end {
+        AtEnd::Computed | AtEnd::Accumulated | AtEnd::Sum { .. } | AtEnd::Sent => true,
+        // A gathered tensor is what was given.
+        AtEnd::Gathered | AtEnd::Nothing | AtEnd::Own => false,
+    }
+}
+
 impl<'a> Wholes<'a> {
     pub fn new(
         program: &'a Program,
@@ -60,7 +69,11 @@ impl<'a> Wholes<'a> {
         products: &'a Products,
     ) -> Result<Self, NoReference> {
         let mut held = Held::new(program, sizes);
-        in_turns(program, sizes, &mut held)?;
+        // Terms of all elements are as much as the numbers are: most products promise nothing.
+        if program.tensors.iter().any(|tensor| promises(tensor.usage)) {
+            held.begin();
+            in_turns(program, sizes, &mut held)?;
+        }
         Ok(Wholes {
             held,
             inputs,

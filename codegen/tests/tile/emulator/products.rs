@@ -5,7 +5,7 @@ use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::interp::{self, Expected, ExpectedTensor, Input};
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::variant::{Tensors, Variant};
+use counterflow_codegen::variant::{Scales, Tensors, Variant};
 
 /// Fills an input.
 type Fill = Box<dyn FnMut(Input<'_>, &mut [f32])>;
@@ -53,6 +53,31 @@ fn sums_of_integers_are_exact_on_several_threads() {
                 sum,
                 "[{row}, {column}]"
             );
+        }
+    }
+}
+
+/// Tiles decide which blocks there are, and how many products are computed together.
+#[test]
+fn values_and_bounds_have_the_same_bits_whatever_the_tiles() {
+    let program = library::gemm(&library::real());
+    let bits = |variant: &Variant, tiles: (u32, u32)| -> Vec<u64> {
+        let variant = variant.clone().set("tiles", tiles);
+        let shape = Shape::new(301, 250, 700);
+        let meant = interp::meaning(&program, &variant, &shape, 0, interp::uniform(3));
+        let Expected { tensors, .. } = meant.expect("a meaning");
+        let numbers = tensors
+            .iter()
+            .flat_map(|of| of.values.iter().chain(&of.bounds));
+        numbers.map(|number| number.to_bits()).collect()
+    };
+    let fp8 = Variant::new(2).dtype(Dtype::E4M3);
+    let promoted = fp8.clone().scales(Scales::Blocks1d2d);
+    for variant in [Variant::new(2), fp8, promoted] {
+        let wanted = bits(&variant, (512, 256));
+        assert_eq!(wanted.len(), 2 * 2 * 301 * 250);
+        for tiles in [(128, 256), (64, 96), (256, 8)] {
+            assert!(bits(&variant, tiles) == wanted, "{variant}: {tiles:?}");
         }
     }
 }

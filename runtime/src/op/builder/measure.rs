@@ -10,7 +10,7 @@ use crate::machines;
 use crate::op::workspace::{TuningMemory, Workspace};
 use crate::proof::Bits;
 use crate::tuned::{self, Key, Tuned, Winner};
-use crate::tuning::{Contender, Times, Tuning, contenders, read, text};
+use crate::tuning::{Contender, Effort, Times, Tuning, contenders, read, text};
 use counterflow_codegen::bits::BitsClass;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::{Program, Setting};
@@ -19,6 +19,9 @@ use counterflow_codegen::variant::Variant;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use tracing::{info, warn};
+
+/// Candidates that are measured, the model's favourite first, and how often they are launched.
+type Contest = (Vec<Proven>, Effort);
 
 /// Choices as a table has them, and the model's time of a launch, in seconds.
 type Row = (BTreeMap<String, String>, f64);
@@ -72,17 +75,20 @@ impl<S: Launcher> OpBuilder<'_, S> {
             let is_found = !found.is_predicted() && own.as_ref() == Some(&known);
             return Ok((!is_found).then_some(known));
         }
-        let current = self.rank.gpu().current()?;
-        let recording = current.is_capturing(self.rank.own_stream());
-        if self.any(alone, recording)? {
+        if self.any(alone, self.may_meet_others()?)? {
+            info!(
+                rank = self.rank.rank(),
+                op = %self.program.name,
+                "no candidates are measured: a stream records, or may replay"
+            );
             return Ok(None);
         }
-        let candidates = self.candidates(bucket, tuning)?;
-        self.must_agree(alone, tuning, &candidates)?;
-        if candidates.len() < 2 {
+        let contest = self.contest(bucket, tuning)?;
+        self.must_agree(alone, tuning, contest.as_ref())?;
+        let Some((candidates, effort)) = contest else {
             return Ok(None);
-        }
-        let Some(times) = self.times(&candidates, tuning, alone)? else {
+        };
+        let Some(times) = self.times(&candidates, (tuning, effort), alone)? else {
             return Ok(None);
         };
         let (at, time) = best(&times);
@@ -113,6 +119,14 @@ impl<S: Launcher> OpBuilder<'_, S> {
         Ok(Some(winner))
     }
 
+    /// True if a stream of the rank records a graph, or the program may replay one that it captured: work that nobody sees may
+    /// run then, and wait for a peer.
+    fn may_meet_others(&self) -> Result<bool, Error> {
+        let own = self.rank.own();
+        let current = self.rank.gpu().current()?;
+        Ok(own.may_record_or_replay() || current.is_capturing(own.stream()))
+    }
+
     /// The class of bits of an op that ranks build by themselves. They may measure different winners, so that the same product had
     /// other bits on another rank, if those were not all of one class.
     fn class_of_alone(&self, found: &Proven) -> Result<Option<BitsClass>, Error> {
@@ -141,16 +155,25 @@ impl<S: Launcher> OpBuilder<'_, S> {
     }
 
     /// Rejects ranks that measure other candidates, or in another way.
-    fn must_agree(&self, alone: bool, tuning: Tuning, all: &[Proven]) -> Result<(), Error> {
+    fn must_agree(
+        &self,
+        alone: bool,
+        tuning: Tuning,
+        contest: Option<&Contest>,
+    ) -> Result<(), Error> {
         if alone {
             return Ok(());
         }
-        let names = all.iter().map(|candidate| {
+        let all = contest.iter().flat_map(|(candidates, _)| candidates);
+        let names = all.map(|candidate| {
             let variants = candidate.stages.iter();
             variants.map(|proof| proof.variant.to_string()).collect()
         });
         let names: Vec<Vec<String>> = names.collect();
-        let said = self.rank.shares(&text(&(tuning.to_string(), names)))?;
+        let effort = contest.map(|(_, effort)| (effort.samples, effort.launches));
+        let said = self
+            .rank
+            .shares(&text(&(tuning.to_string(), effort, names)))?;
         let other = said.iter().position(|other| *other != said[0]);
         other.map_or(Ok(()), |other| {
             Err(Error::Mismatch {
@@ -168,8 +191,9 @@ impl<S: Launcher> OpBuilder<'_, S> {
         let more = Cell::new(TuningMemory::default());
         let asks = |bucket: Bucket<'_>, found: &Proven| {
             if tuning != Tuning::Off && !self.first_options && found.is_predicted() {
-                let candidates = self.candidates(bucket, tuning)?;
-                if candidates.len() > 1 {
+                let contest = self.contest(bucket, tuning)?;
+                let candidates = contest.map_or_else(Vec::new, |(candidates, _)| candidates);
+                if !candidates.is_empty() {
                     most.set(most.get().or(self.memory_to_measure(&candidates)));
                 }
                 let each = candidates.iter();
@@ -256,6 +280,24 @@ impl<S: Launcher> OpBuilder<'_, S> {
             cublaslt: 0.0,
             choices,
         }
+    }
+
+    /// The candidates of a bucket that there is time to measure, and how. None of fewer than two.
+    fn contest(&self, bucket: Bucket<'_>, tuning: Tuning) -> Result<Option<Contest>, Error> {
+        let mut candidates = self.candidates(bucket, tuning)?;
+        let machine = |program: &Program| {
+            Ok::<_, Error>(Machine {
+                sms: self.sms(program)?,
+                ..machines::machine(self.rank.gpu().name())?
+            })
+        };
+        let seconds = candidates.iter().map(|one| one.predicted(&machine));
+        let seconds = seconds.collect::<Result<Vec<_>, Error>>()?;
+        let effort = Effort::within(tuning.budget(), &seconds);
+        Ok(effort.map(|effort| {
+            candidates.truncate(effort.candidates);
+            (candidates, effort)
+        }))
     }
 
     /// The candidates of a bucket, proven, the model's favourite first.

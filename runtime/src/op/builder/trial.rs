@@ -8,28 +8,21 @@ use crate::communicator::Communicator;
 use crate::driver::{Event, Local};
 use crate::error::Error;
 use crate::launch::{Loaded, Tensors};
-use crate::machines;
 use crate::noise;
-use crate::tuning::{Times, Tuning, read, slowest, text};
+use crate::tuning::{Effort, Times, Tuning, read, slowest, text};
 use crate::user_buffer::UserBuffer;
-use counterflow_codegen::model::Machine;
-use counterflow_codegen::program::{Program, TensorId};
+use counterflow_codegen::program::TensorId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tracing::info;
 
-/// Number of times that each candidate is timed. Rounds go through all candidates, so that a change of clocks meets
-/// all of them.
-const SAMPLES: usize = 7;
-/// The most launches of a sample.
-const LAUNCHES: f64 = 50.0;
-
 impl<S: Launcher> OpBuilder<'_, S> {
-    /// The times of those candidates that can be loaded, with their places. None where the memory for it is not there.
+    /// The times of those candidates that can be loaded, with their places. None where the memory for it is not there. Rounds
+    /// end when the budget is spent, however long launches take.
     pub(super) fn times(
         &self,
         candidates: &[Proven],
-        tuning: Tuning,
+        (tuning, effort): (Tuning, Effort),
         alone: bool,
     ) -> Result<Option<Vec<(usize, Times)>>, Error> {
         let Some(memory) = self.memory_for(candidates, alone)? else {
@@ -54,20 +47,10 @@ impl<S: Launcher> OpBuilder<'_, S> {
         if loaded.len() < 2 {
             return Ok(None);
         }
-        let machine = |program: &Program| {
-            Ok::<_, Error>(Machine {
-                sms: self.sms(program)?,
-                ..machines::machine(self.rank.gpu().name())?
-            })
-        };
-        let all: f64 = loaded
-            .iter()
-            .map(|(at, _)| candidates[*at].predicted(&machine))
-            .sum::<Result<f64, Error>>()?;
-        // By the model, so that all ranks launch as often. An emulated launch takes milliseconds.
+        // An emulated launch takes milliseconds.
         let launches = match self.rank.gpu().is_emulated() {
             true => 1,
-            false => (tuning.budget() / (SAMPLES as f64 * all)).clamp(1.0, LAUNCHES) as u32,
+            false => effort.launches,
         };
         let launch = |(at, kernels): &(usize, Vec<Loaded>)| {
             let stages = candidates[*at].stages.iter().zip(kernels);
@@ -76,15 +59,19 @@ impl<S: Launcher> OpBuilder<'_, S> {
                 loaded.launch(self.rank, &proof.largest, &tensors)
             })
         };
-        loaded.iter().try_for_each(launch)?;
-        self.rank.synchronize()?;
         let stream = self.rank.own_stream();
         let mut samples = vec![Vec::new(); loaded.len()];
-        for round in 0..SAMPLES {
-            // Ranks begin a round together, and another candidate is the first in each.
-            if !alone {
-                self.rank.barrier()?;
+        let begun = Event::record(stream)?;
+        loaded.iter().try_for_each(launch)?;
+        let mut spent = Spent::default();
+        spent.add(&begun, Event::record(stream)?, self.rank)?;
+        for round in 0..effort.samples as usize {
+            // Ranks begin a round together, and end together. Another candidate is the first in each.
+            let enough = round > 0 && spent.0 >= tuning.budget();
+            if self.any(alone, enough)? {
+                break;
             }
+            let begun = Event::record(stream)?;
             let mut events = Vec::new();
             for turn in 0..loaded.len() {
                 let at = (round + turn) % loaded.len();
@@ -94,7 +81,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
                 (0..launches).try_for_each(|_| launch(&loaded[at]))?;
                 events.push((at, start, Event::record(stream)?));
             }
-            self.rank.synchronize()?;
+            spent.add(&begun, Event::record(stream)?, self.rank)?;
             for (at, start, end) in events {
                 let each = end.since(&start)?.as_secs_f64() / f64::from(launches);
                 samples[at].push(each * 1e6);
@@ -128,6 +115,19 @@ impl<S: Launcher> OpBuilder<'_, S> {
             true => Ok(None),
             false => made.map(Some),
         }
+    }
+}
+
+/// Seconds of GPU time that were spent.
+#[derive(Default)]
+struct Spent(f64);
+
+impl Spent {
+    /// Waits for the second event, and adds the time since the first.
+    fn add(&mut self, begun: &Event, ended: Event, rank: &Communicator) -> Result<(), Error> {
+        rank.synchronize()?;
+        self.0 += ended.since(begun)?.as_secs_f64();
+        Ok(())
     }
 }
 
