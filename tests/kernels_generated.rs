@@ -95,7 +95,7 @@ const ROWS: Knobs = scales(Scales::Rows, "-rows");
 const BLOCKS: Knobs = scales(Scales::Blocks1d2d, "-1d2d");
 
 /// The first of each kind.
-const KERNELS: [Kind; 30] = [
+const KERNELS: [Kind; 31] = [
     (schedules::gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm, Bf16, (128, 256), Tn, NONE),
     (schedules::gemm, Bf16, (128, 256), Nt, CLUSTER),
@@ -118,6 +118,7 @@ const KERNELS: [Kind; 30] = [
     (schedules::gemm_rs, Bf16, (128, 256), Nt, NONE),
     (schedules::rs_ring, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm_ar, Bf16, (128, 256), Nt, NONE),
+    (schedules::gemm_rs_across, Bf16, (128, 64), Nt, NONE),
     (schedules::bulk_rs, Bf16, (128, 256), Nt, NONE),
     (schedules::ag_gemm_multicast, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm_ar_multicast, Bf16, (128, 256), Nt, NONE),

@@ -34,6 +34,7 @@ mod gemm_ar;
 mod gemm_ar_multicast;
 mod gemm_ar_one_shot;
 mod gemm_rs;
+mod gemm_rs_across;
 mod gemm_rs_add;
 mod linear_gelu;
 mod linear_residual;
@@ -64,6 +65,7 @@ pub use gemm_ar::{GemmArOp, gemm_ar};
 pub use gemm_ar_multicast::{GemmArMulticastOp, gemm_ar_multicast};
 pub use gemm_ar_one_shot::{GemmArOneShotOp, gemm_ar_one_shot};
 pub use gemm_rs::{GemmRsOp, gemm_rs};
+pub use gemm_rs_across::{GemmRsAcrossOp, gemm_rs_across};
 pub use gemm_rs_add::{GemmRsAddOp, gemm_rs_add};
 pub use linear_gelu::{LinearGeluOp, linear_gelu};
 pub use linear_residual::{LinearResidualOp, linear_residual};
@@ -74,7 +76,7 @@ pub use swiglu::{SwigluOp, swiglu};
 pub use wgrad::{WgradOp, wgrad};
 
 /// Every schedule of the library that goes to one rank at a time.
-pub const ALL: [fn() -> crate::Program; 26] = [
+pub const ALL: [fn() -> crate::Program; 27] = [
     gemm,
     linear_gelu,
     linear_residual,
@@ -89,6 +91,7 @@ pub const ALL: [fn() -> crate::Program; 26] = [
     ag_swiglu,
     fsdp_gemm,
     gemm_rs,
+    gemm_rs_across,
     gemm_rs_add,
     rs_ring,
     gemm_ar,

@@ -228,7 +228,8 @@ fn refuses(ranks: &[Communicator], others: &[Communicator]) {
         x.write(&Operands::given(rank, SIZE[0]))?;
         rank.synchronize()?;
         rank.barrier()?;
-        on().tensor("x", &x)
+        op.on(rank)
+            .tensor("x", &x)
             .tensor("w", &w)
             .tensor("y", &mut y)
             .launch()?

@@ -42,7 +42,11 @@ fn one_of_each_kind_passes_the_sass_checks() {
 #[test]
 fn tiles_across_shards_pass_the_sass_checks() {
     let mut cases = Vec::new();
-    let all = [schedules::ag_gemm_across, schedules::gemm_ar_one_shot];
+    let all = [
+        schedules::ag_gemm_across,
+        schedules::gemm_ar_one_shot,
+        schedules::gemm_rs_across,
+    ];
     for schedule in all {
         let program = schedule();
         let tiles = tuned::choices(&program)["tiles"].to_vec();
@@ -50,7 +54,16 @@ fn tiles_across_shards_pass_the_sass_checks() {
         cases.extend(tiles.into_iter().map(of));
     }
     let scaled = Variant::new(4).dtype(Dtype::E4M3).scales(Scales::Rows);
-    cases.push((schedules::ag_gemm_across(), scaled));
+    cases.push((schedules::ag_gemm_across(), scaled.clone()));
+    cases.push((schedules::gemm_rs_across(), scaled));
+    for layout in [Layout::Nt, Layout::Nn] {
+        let swapped = Variant::new(4).set("tiles", (208, 128)).layout(layout);
+        cases.push((schedules::gemm_rs_across(), swapped));
+    }
+    cases.push((
+        schedules::gemm_rs_across(),
+        Variant::new(4).dtype(Dtype::F16),
+    ));
     all_pass(&cases);
 }
 
@@ -249,7 +262,7 @@ fn probes_leave_no_instruction_where_they_are_off() {
 fn layouts(schedule: &str) -> &'static [Layout] {
     match schedule {
         "fsdp_gemm" => &[Layout::Nt],
-        "mlp" | "gemm_ar_one_shot" => &[Layout::Nt, Layout::Nn],
+        "mlp" | "gemm_ar_one_shot" | "gemm_rs_across" => &[Layout::Nt, Layout::Nn],
         name if name.starts_with("ag_") => &[Layout::Nt, Layout::Nn],
         _ => &[Layout::Nt, Layout::Nn, Layout::Tn],
     }

@@ -59,6 +59,9 @@ fn schedules_of_the_library_send_partial_sums_in_fp8() {
                 "partial sums with scales of 1×128 that are not added to one product, in tiles of 128x128".into()
             }
             "gemm_ar_one_shot" => "`partial` has all rows on each rank, and its partial sums are to be FP8".into(),
+            "gemm_rs_across" => {
+                "partial sums with scales of 1×128 that are not added to one product, in tiles of 128x256".into()
+            }
             name => format!("partial sums of e4m3 for {name}, which adds up no tiles of scratch"),
         };
         assert_eq!(message, wanted);

@@ -94,6 +94,7 @@ fn parameters(source: &cuda::CudaSource) -> u32 {
         let (bytes, align) = match param {
             cuda::Param::Map { .. } => (128, 128),
             cuda::Param::EveryCopy { .. } => (cuda::EVERY_COPY_BYTES as u32, 8),
+            cuda::Param::EachRank { .. } => (cuda::EACH_RANK_BYTES as u32, 8),
             cuda::Param::Plan { bytes, fields } => (
                 *bytes,
                 if fields.iter().any(|at| at.field.wide()) {

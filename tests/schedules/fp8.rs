@@ -38,6 +38,7 @@ ag_gemm_double_ring   yes    yes   yes   yes   yes   yes
 ag_swiglu             yes    yes   yes   yes   yes   yes
 fsdp_gemm             yes    yes   yes   yes   yes   yes
 gemm_rs               yes    yes   yes   yes   yes   yes
+gemm_rs_across        yes    yes   yes   yes   yes   yes
 gemm_rs_add           yes    yes   yes   yes   yes   yes
 rs_ring               yes    yes   yes   yes   yes   yes
 gemm_ar               yes    yes   yes   yes   yes   yes

@@ -10,12 +10,16 @@ use crate::warp::{FragmentOp, Node, Pipeline, Whose};
 
 /// (SASS mnemonic, how many).
 pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
-    let stands = if branches(pipeline) {
+    let parts = parts(pipeline);
+    let stands = if branches(pipeline) || parts > 0 {
         Stands::in_warps(pipeline)
     } else {
         Stands::by_statements(pipeline)
     };
-    let everywhere = everywhere(pipeline);
+    let mut everywhere = everywhere(pipeline);
+    if parts > 0 {
+        everywhere.push(("STG.E.128", parts));
+    }
     if !pipeline.cta.computes() {
         // No thread has tiles, nor registers for any.
         let boxes = [("UTMALDG", stands.loads), ("UTMASTG", stands.writes)];
@@ -63,6 +67,13 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
     }
     wanted.extend(everywhere);
     wanted
+}
+
+/// Stores of parts of tiles: a lane's 16 bytes stand once.
+fn parts(pipeline: &Pipeline) -> u32 {
+    let mut stores = 0;
+    pipeline.visit(|node| stores += u32::from(node.is_part()));
+    stores
 }
 
 /// Accesses of every rank's memory at once, with the signals and fences of such a kernel. Of a warp's 16 bytes a lane, so many stand one after another; a store is an ordinary
@@ -253,7 +264,7 @@ impl Stands {
         };
         let halves = |dtype: Dtype| u32::from(dtype.bytes() == 2);
         pipeline.visit(|node| {
-            if node.is_everywhere() {
+            if node.by_lanes() {
                 return;
             }
             if let Node::Load { partial_boxes, .. } = node {

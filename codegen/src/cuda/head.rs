@@ -322,6 +322,12 @@ impl Text<'_> {
                         "const __grid_constant__ EveryCopy {name}_everywhere{partial},  // {of}"
                     ));
                 }
+                Param::EachRank { map } => {
+                    let name = &pipeline.map(*map).name;
+                    self.line(format!(
+                        "const __grid_constant__ EachRank {name}_on_ranks,  // a shard on each rank: a part of a tile is some of its rows"
+                    ));
+                }
                 Param::Plan { .. } => self.line("const __grid_constant__ Plan plan,"),
                 Param::Watch => self.line("const __grid_constant__ Watch watch) {"),
             }
@@ -350,7 +356,10 @@ impl Text<'_> {
             .iter()
             .flat_map(|param| match param {
                 Param::Plan { fields, .. } => fields.iter().map(|at| at.field).collect(),
-                Param::Map { .. } | Param::EveryCopy { .. } | Param::Watch => Vec::new(),
+                Param::Map { .. }
+                | Param::EveryCopy { .. }
+                | Param::EachRank { .. }
+                | Param::Watch => Vec::new(),
             })
             .collect();
         match (fields.contains(&Field::Me), fields.contains(&Field::World)) {
@@ -376,7 +385,7 @@ impl Text<'_> {
         let pipeline = self.pipeline;
         self.block("if (warp == 0 && elect_one())", |text| {
             for (map, id) in pipeline.maps.iter().zip(0..) {
-                if pipeline.reaches(MapId(id)).0 {
+                if pipeline.reaches(MapId(id)).by_tma {
                     text.line(format!("tma_prefetch_map({});", map.name));
                 }
             }

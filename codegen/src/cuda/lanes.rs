@@ -17,7 +17,7 @@ impl Text<'_> {
 /// True if one lane does it where all lanes of a warp run: what belongs to a thread, or is done once for all of them.
 pub(super) fn by_one_lane(node: &Node) -> bool {
     match node {
-        Node::Load { .. } | Node::Store { .. } => !node.is_everywhere(),
+        Node::Load { .. } | Node::Store { .. } => !node.by_lanes(),
         Node::Expect { .. }
         | Node::Arrive { .. }
         | Node::Release { .. }

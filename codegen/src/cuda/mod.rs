@@ -17,12 +17,13 @@ mod promotion;
 mod rings;
 mod scheduler;
 mod site;
+mod stores;
 mod tiles;
 mod value;
 mod words;
 mod wrap;
 
-pub use params::{EVERY_COPY_BYTES, FieldAt, Param, WATCH_BYTES};
+pub use params::{EACH_RANK_BYTES, EVERY_COPY_BYTES, FieldAt, Param, WATCH_BYTES};
 pub use site::{Site, SiteKind};
 
 use crate::checked::Checked;
@@ -65,6 +66,7 @@ pub fn prelude() -> String {
         include_str!("prelude/planes.cuh"),
         include_str!("prelude/wgmma.cuh"),
         include_str!("prelude/epilogue.cuh"),
+        include_str!("prelude/parts.cuh"),
         SCALE,
         include_str!("prelude/made.cuh"),
         include_str!("prelude/promotion.cuh"),
@@ -129,6 +131,7 @@ pub fn headers(source: &CudaSource) -> Vec<(&'static str, String)> {
 ///             println!("{bytes} bytes, the last field is {:?}", last.map(|field| &field.name));
 ///         }
 ///         Param::EveryCopy { map, .. } => println!("{map:?}, on every rank at once"),
+///         Param::EachRank { map } => println!("{map:?}, on each rank"),
 ///         Param::Watch => println!("{} bytes", cuda::WATCH_BYTES),
 ///     }
 /// }

@@ -3,7 +3,7 @@
 use super::Text;
 use super::lanes::by_one_lane;
 use super::words::ONCE;
-use crate::program::{CounterId, StoreMode};
+use crate::program::CounterId;
 use crate::sm90::cta::Mode;
 use crate::warp::{
     At, Expr, Field, Lanes, MapId, Node, Phase, RingId, RunBy, Slot, Test, Unroll, Warp, Whose,
@@ -321,45 +321,7 @@ impl Text<'_> {
                     }
                 });
             }
-            Node::Store {
-                ring,
-                slice,
-                map,
-                at,
-                mode,
-            } => {
-                let mut shared = self.shared(*ring, 0, &Expr::Const(0), false);
-                shared.push_str(&self.slice(slice));
-                match &at.whose {
-                    Whose::Everywhere => {
-                        let verb = match mode {
-                            StoreMode::Write => "multicast_store",
-                            StoreMode::Add => "multicast_add",
-                        };
-                        let copies = self.every_copy(*map, at, true);
-                        let (of, place) = (self.box_of(*map), self.place(at));
-                        self.line(format!("{verb}<{of}>({copies}, {shared}, {place});"));
-                    }
-                    Whose::Rank(rank) => {
-                        let to = self.clipped(*map, at, true);
-                        let verb = match mode {
-                            StoreMode::Write => "tma_store",
-                            StoreMode::Add => "tma_reduce_add",
-                        };
-                        // The contiguous dimension comes first.
-                        let [inner, outer] = match self.pipeline.mn_major(*map) {
-                            true => [&at.row, &at.column],
-                            false => [&at.column, &at.row],
-                        };
-                        let place = self.coordinates([inner, outer, &at.chunk, rank]);
-                        self.line(format!("{verb}({to}, {shared}, {place});"));
-                    }
-                }
-                // What was loaded here is released some stores later.
-                if self.releases {
-                    self.line("++held;");
-                }
-            }
+            Node::Store { .. } => self.store(node),
             Node::Commit => self.line("tma_commit();"),
             Node::AwaitRead { pending } => {
                 let why = if *pending == Expr::Const(0) {
@@ -518,25 +480,25 @@ impl Text<'_> {
     }
 
     /// The map that a box is stored or loaded by.
-    fn clipped(&self, id: MapId, at: &At, stored: bool) -> String {
+    pub(super) fn clipped(&self, id: MapId, at: &At, stored: bool) -> String {
         self.of_chunk(self.pipeline.map(id).name.clone(), id, at, stored)
     }
 
     /// Address of a box in every rank's memory.
-    fn every_copy(&self, id: MapId, at: &At, stored: bool) -> String {
+    pub(super) fn every_copy(&self, id: MapId, at: &At, stored: bool) -> String {
         let name = format!("{}_everywhere", self.pipeline.map(id).name);
         self.of_chunk(name, id, at, stored)
     }
 
     /// `bf16, 128, 64`: a box of a map.
-    fn box_of(&self, id: MapId) -> String {
+    pub(super) fn box_of(&self, id: MapId) -> String {
         let map = self.pipeline.map(id);
         let element = self.element(self.pipeline.kernel.buffers[map.tensor.index()].dtype);
         format!("{element}, {}, {}", map.box_rows, map.box_columns)
     }
 
     /// Coordinates of a box, without those at the end that are zero.
-    fn coordinates(&self, at: [&Expr; 4]) -> String {
+    pub(super) fn coordinates(&self, at: [&Expr; 4]) -> String {
         let places = at.iter().rposition(|expr| **expr != Expr::Const(0));
         let places = at[..places.map_or(2, |last| (last + 1).max(2))].iter();
         let places: Vec<String> = places.map(|expr| self.expr(expr)).collect();
@@ -544,7 +506,7 @@ impl Text<'_> {
     }
 
     /// Column, row and chunk.
-    fn place(&self, at: &At) -> String {
+    pub(super) fn place(&self, at: &At) -> String {
         [&at.column, &at.row, &at.chunk]
             .map(|expr| self.expr(expr))
             .join(", ")

@@ -22,6 +22,12 @@ pub enum Param {
         /// As that of [`Param::Map`].
         partial_chunk: bool,
     },
+    /// A map's tensor at each rank's own address: the struct `EachRank` of the prelude, of [`EACH_RANK_BYTES`]. Its address on
+    /// the first rank; bytes from a row, a chunk or slot, and a rank to the next; columns.
+    EachRank {
+        /// Map whose sizes are passed.
+        map: MapId,
+    },
     /// A struct of numbers.
     Plan {
         /// Size in bytes.
@@ -39,6 +45,9 @@ pub const WATCH_BYTES: usize = 72;
 
 /// Bytes of the prelude's `EveryCopy`.
 pub const EVERY_COPY_BYTES: usize = 32;
+
+/// Bytes of the prelude's `EachRank`.
+pub const EACH_RANK_BYTES: usize = 40;
 
 /// Place of a number in the struct.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,18 +68,21 @@ pub(super) fn of(pipeline: &Pipeline) -> Vec<Param> {
         let both = [false, true]
             .into_iter()
             .filter(|partial| !partial || map.partial_chunk);
-        let (by_tma, everywhere) = pipeline.reaches(id);
-        if by_tma {
+        let reaches = pipeline.reaches(id);
+        if reaches.by_tma {
             params.extend(both.clone().map(|partial_chunk| Param::Map {
                 map: id,
                 partial_chunk,
             }));
         }
-        if everywhere {
+        if reaches.everywhere {
             params.extend(both.map(|partial_chunk| Param::EveryCopy {
                 map: id,
                 partial_chunk,
             }));
+        }
+        if reaches.parts {
+            params.push(Param::EachRank { map: id });
         }
     }
     let mut offset = 0;

@@ -5,7 +5,8 @@
 use super::branches::lifted;
 use super::builder::{Alike, Builder, clustered, depth, refuse};
 use super::cta;
-use super::everywhere::{added_at_two_addresses, converge};
+use super::everywhere::added_at_two_addresses;
+use super::lanes::converge;
 use super::names::once_each;
 use super::nodes::why;
 use super::scheduler::{self, GEMM, Work, schedulers};

@@ -4,7 +4,8 @@
 
 use super::builder::refuse;
 use super::cta::{MOST_BOX_ROWS, SlotKind};
-use super::everywhere::{after_lanes, goes_everywhere};
+use super::everywhere::goes_everywhere;
+use super::lanes::after_lanes;
 use super::leaves::{Leaf, common, each_item, leaves, moved_blocks, moves_boxes, moves_scales};
 use super::moves::Move;
 use super::nodes::{all_empty, why};
@@ -293,7 +294,7 @@ impl Walk<'_, '_> {
             return Vec::new();
         };
         let note = self.note(copy.op);
-        self.stores_a_part(dst);
+        self.copies_a_part(dst);
         let of_blocks = moved_blocks(self.b.kernel, copy.op).is_some();
         let (map, at) = match of_blocks {
             true => self.box_of_blocks(var, dst),
@@ -311,6 +312,7 @@ impl Walk<'_, '_> {
                 map,
                 at,
                 mode: StoreMode::Write,
+                shard_end: None,
             },
             Node::Commit,
             Node::Advance {

@@ -5,7 +5,7 @@
 
 use super::builder::refuse;
 use super::cta::SlotKind;
-use super::everywhere::after_lanes;
+use super::lanes::after_lanes;
 use super::leaves::{Around, Leaf};
 use super::leaves::{moved_blocks, moves_scales};
 use super::rings::{spare_staging, staging};
@@ -131,7 +131,7 @@ impl Walk<'_, '_> {
             true => self.box_of_blocks(var, region),
             false => self.staging_at(var, region),
         });
-        self.stores_a_part(dst);
+        self.copies_a_part(dst);
         self.b.stores_by(to);
         let bytes = match of_blocks {
             true => self.bytes_of_blocks(src.buffer),
@@ -166,6 +166,7 @@ impl Walk<'_, '_> {
                 map: to,
                 at: to_at,
                 mode: StoreMode::Write,
+                shard_end: None,
             },
             Node::Commit,
             Node::Advance { ring, keep: false },

@@ -15,6 +15,7 @@ mod epilogue;
 mod everywhere;
 mod in_order;
 mod item;
+mod lanes;
 mod leaves;
 mod loads;
 mod made;

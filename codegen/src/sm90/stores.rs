@@ -10,12 +10,17 @@ use super::walk::Walk;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
 use crate::program::{Pick, StoreMode, TensorId, Var};
-use crate::warp::{At, Expr, MapId, Node, Phase, Slot, Symbol, Unroll};
+use crate::warp::{At, Expr, MapId, Node, Phase, Slot, Symbol, Unroll, Whose};
 
 impl Walk<'_, '_> {
     /// A tile's stores, and its signals.
     pub(super) fn store(&mut self, pass: &Pass<'_>, lag: bool) -> Vec<Node> {
         let mut nodes = self.waits(&pass.store_waits);
+        let parts = pass.stores.iter().any(|leaf| self.is_stored_part(leaf));
+        if parts && !nodes.is_empty() {
+            // What the first lane waited for, all lanes store behind.
+            nodes.push(Node::SyncWarp);
+        }
         if pass.stores.is_empty() {
             nodes.extend(self.signals(pass, lag));
             return nodes;
@@ -30,14 +35,17 @@ impl Walk<'_, '_> {
             });
             for leaf in stores {
                 nodes.push(self.note(leaf.op));
-                let OpKind::Store { dst, mode, .. } = &leaf.op.kind else {
+                let OpKind::Store {
+                    dst, mode, amax, ..
+                } = &leaf.op.kind
+                else {
                     continue;
                 };
                 let (dst, mode) = (dst.clone(), *mode);
-                self.stores_a_part(&dst);
+                self.may_be_a_part(&dst, mode, amax.is_some());
                 part.extend(self.inside(&leaf.around, &mut |walk| walk.subtile_to(&dst, mode)));
             }
-            if stores.iter().any(goes_everywhere) {
+            if stores.iter().any(|leaf| self.by_lanes(leaf)) {
                 part.extend([Node::FenceShared, Node::SyncWarp]);
             }
             part.push(Node::Commit);
@@ -94,7 +102,10 @@ impl Walk<'_, '_> {
             return Vec::new();
         };
         let map = self.subtile_map(dst.buffer, var);
-        self.b.stores_by(map);
+        let part = self.is_part(dst, var);
+        if !part {
+            self.b.stores_by(map);
+        }
         let Some((_, _, row, column)) = self.item(var) else {
             return Vec::new();
         };
@@ -104,7 +115,12 @@ impl Walk<'_, '_> {
         };
         let place = self.subtile_at(row, column, Expr::var("part"));
         let at = self.place(dst, map, var, place, slot);
-        let dtype = self.b.kernel.buffers[dst.buffer.index()].dtype;
+        let buffer = &self.b.kernel.buffers[dst.buffer.index()];
+        let (dtype, rows) = (buffer.dtype, buffer.rows);
+        let shard_end = match self.whose(&dst.home) {
+            Whose::Rank(rank) if part => Some(Expr::RowsOf(rows, rank.into())),
+            Whose::Rank(_) | Whose::Everywhere => None,
+        };
         vec![
             self.each_slice(dtype, at.column.clone(), |slice, column| Node::Store {
                 ring: SUBTILES,
@@ -115,18 +131,48 @@ impl Walk<'_, '_> {
                     ..at.clone()
                 },
                 mode,
+                shard_end: shard_end.clone(),
             }),
         ]
     }
 
-    /// Refuses a part of a tile: its box may begin before the rows of a shard, which is an illegal instruction in a store.
-    pub(super) fn stores_a_part(&mut self, dst: &Region) {
+    /// True if a store is of a part of its tile.
+    fn is_stored_part(&self, leaf: &Leaf<'_>) -> bool {
+        let OpKind::Store { dst, .. } = &leaf.op.kind else {
+            return false;
+        };
+        side(dst).is_some_and(|(_, var)| self.is_part(dst, var))
+    }
+
+    /// True if all lanes of the storing warp do a store, instead of TMA.
+    pub(super) fn by_lanes(&self, leaf: &Leaf<'_>) -> bool {
+        goes_everywhere(leaf) || self.is_stored_part(leaf)
+    }
+
+    /// Refuses what a part of a tile is not stored with: an add to what is there, and what is made of all of a tile.
+    fn may_be_a_part(&mut self, dst: &Region, mode: StoreMode, measured: bool) {
+        if !side(dst).is_some_and(|(_, var)| self.is_part(dst, var)) {
+            return;
+        }
+        let name = &self.b.kernel.buffers[dst.buffer.index()].name;
+        let made = measured || self.b.kernel.made_of(dst.buffer).is_some();
+        let what = match mode {
+            StoreMode::Add => "an add of a part of a tile",
+            StoreMode::Write if made => "scales or an amax of a tile of which a part is stored",
+            StoreMode::Write => return,
+        };
+        self.refuse(
+            format!("{what} into `{name}`, which has one shard"),
+            "tiles of each shard: `y.tiles(..)`, `.of(rank)`",
+        );
+    }
+
+    /// Refuses a copy of a part of a tile: TMA may not store a box that begins before its tensor.
+    pub(super) fn copies_a_part(&mut self, dst: &Region) {
         if side(dst).is_some_and(|(_, var)| self.is_part(dst, var)) {
             let name = &self.b.kernel.buffers[dst.buffer.index()].name;
-            let message = format!(
-                "a store of a part of a tile into `{name}`, which has one shard: a TMA store may not begin before its tensor"
-            );
-            self.refuse(message, "tiles of each shard: `y.tiles(..)`, `.of(rank)`");
+            let message = format!("a copy of a part of a tile into `{name}`, which has one shard");
+            self.refuse(message, "pieces of each shard: `x.pieces(..)`, `.of(rank)`");
         }
     }
 

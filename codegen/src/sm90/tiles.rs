@@ -3,7 +3,6 @@
 use super::build::{steps, tiles_n};
 use super::builder::clustered;
 use super::cta::{self, SlotKind};
-use super::everywhere::goes_everywhere;
 use super::leaves::leaves;
 use super::nodes::{all_empty, why};
 use super::passes::{Pass, passes};
@@ -223,7 +222,7 @@ fn may_lag(walk: &Walk<'_, '_>, pass: &Pass<'_>) -> bool {
     };
     signal.around.is_empty()
         && matches!(&signal.op.kind, OpKind::Signal { cells, .. } if walk.one_cell(cells))
-        && !pass.stores.iter().all(goes_everywhere)
+        && !pass.stores.iter().all(|leaf| walk.by_lanes(leaf))
         && pass.load_waits.is_empty()
         && pass.store_waits.is_empty()
         && pass.sums.is_empty()

@@ -3,7 +3,8 @@
 use super::builder::{Builder, refuse};
 use super::cta::{Cta, Mode};
 use super::either::either;
-use super::everywhere::{moves_everywhere, stores_everywhere, stores_in_bulk, without_groups};
+use super::everywhere::moves_everywhere;
+use super::lanes::{stores_by_lanes, stores_in_bulk, without_groups};
 use super::leaves::{copies, in_order};
 use super::scheduler::GEMM;
 use crate::kernel::{Block, visit};
@@ -157,7 +158,7 @@ impl<'b, 'a> Walk<'b, 'a> {
             Which::Fetch | Which::Send if self.in_order => {}
             Which::Fetch => nodes.extend(self.drained()),
             // All lanes have read each place, and it was released then.
-            Which::Send if stores_everywhere(&nodes) => {}
+            Which::Send if stores_by_lanes(&nodes) => {}
             Which::Send => nodes.extend(self.all_released()),
         }
         if scheduled {

@@ -42,6 +42,7 @@ pub(crate) use spelling::{
     Spelling, counter_name, factor, field_name, identifier, number, test, variable,
 };
 pub use symbol::{Symbol, TileNumber};
+pub use visit::Reaches;
 
 use crate::checked::{Checked, Subject};
 use crate::dtype::Dtype;
@@ -175,11 +176,11 @@ impl Lanes {
 impl Warp {
     /// Lanes of its warps that run it; of warpgroups, all do.
     pub fn lanes(&self) -> Lanes {
-        let mut everywhere = false;
+        let mut by_lanes = false;
         for node in &self.body {
-            node.visit(&mut |node| everywhere |= node.is_everywhere());
+            node.visit(&mut |node| by_lanes |= node.by_lanes());
         }
-        match everywhere || self.run_by == RunBy::Groups {
+        match by_lanes || self.run_by == RunBy::Groups {
             true => Lanes::All,
             false => Lanes::One,
         }

@@ -204,6 +204,10 @@ pub enum Node {
     ///
     /// To every rank, all lanes of the warp read the slot and store it to a multicast address, or add it there, before they go
     /// on: no group completes it. [`Node::FenceAlias`], then [`Node::SyncWarp`], come before its signal.
+    ///
+    /// A part of a tile (`shard_end`) is stored by all lanes, too, row by row, at its rank's own address: a TMA store may not
+    /// begin before its tensor, and its box ends where the tensor does, not where the tile does. [`Node::SyncWarp`] comes before
+    /// its signal.
     Store {
         /// The ring.
         ring: RingId,
@@ -215,6 +219,9 @@ pub enum Node {
         at: At,
         /// Replace or add.
         mode: StoreMode,
+        /// Of a part of a tile: one past the last row of its shard. The part begins at row 0 if the box begins before that, which
+        /// is below zero, modulo 2^32. `None`: TMA stores the box, or it goes to every rank.
+        shard_end: Option<Expr>,
     },
     /// Closes a group of stores.
     Commit,

@@ -356,6 +356,7 @@ impl Printer<'_> {
                 map,
                 at,
                 mode,
+                shard_end,
             } => {
                 let sign = match mode {
                     StoreMode::Write => "->",
@@ -363,7 +364,11 @@ impl Printer<'_> {
                 };
                 let (name, at) = (&self.pipeline.map(*map).name, self.at(at));
                 let slice = self.slice(slice);
-                format!("store {}{slice} {sign} {name}{at}", self.ring(*ring))
+                let rows = match shard_end {
+                    Some(end) => format!(", by all lanes, rows 0 to {}", factor(end, self)),
+                    None => String::new(),
+                };
+                format!("store {}{slice} {sign} {name}{at}{rows}", self.ring(*ring))
             }
             Node::Commit => "commit stores".into(),
             Node::AwaitRead { pending } => {

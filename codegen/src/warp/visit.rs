@@ -55,6 +55,22 @@ impl Node {
         matches!(self, Node::Load { at, .. } | Node::Store { at, .. } if at.whose == Whose::Everywhere)
     }
 
+    /// True if it stores a part of a tile, by all lanes of its warp.
+    pub fn is_part(&self) -> bool {
+        matches!(
+            self,
+            Node::Store {
+                shard_end: Some(_),
+                ..
+            }
+        )
+    }
+
+    /// True if all lanes of its warp make its accesses of global memory, instead of TMA.
+    pub fn by_lanes(&self) -> bool {
+        self.is_everywhere() || self.is_part()
+    }
+
     /// The ring whose slot it reads or writes, if it does.
     pub fn accesses(&self) -> Option<RingId> {
         if let Node::Fragment(op) = self {
@@ -99,9 +115,15 @@ impl Node {
                 );
                 all
             }
-            Node::Store { slice, at, .. } => {
+            Node::Store {
+                slice,
+                at,
+                shard_end,
+                ..
+            } => {
                 let mut all = vec![slice, &at.column, &at.row, &at.chunk];
                 all.extend(at.whose.rank());
+                all.extend(shard_end);
                 all
             }
             Node::CopyScales {
@@ -150,6 +172,17 @@ impl Node {
     }
 }
 
+/// Ways in which a map's tensor is accessed.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Reaches {
+    /// By TMA, which needs the map.
+    pub by_tma: bool,
+    /// In every rank's memory at once.
+    pub everywhere: bool,
+    /// Parts of tiles, at each rank's own address.
+    pub parts: bool,
+}
+
 impl Pipeline {
     /// Calls `f` with every node.
     pub fn visit(&self, mut f: impl FnMut(&Node)) {
@@ -158,25 +191,26 @@ impl Pipeline {
         all.for_each(|node| node.visit(&mut f));
     }
 
-    /// True if TMA uses a map, and true if its tensor is accessed in every rank's memory at once.
-    pub fn reaches(&self, id: MapId) -> (bool, bool) {
-        let (mut by_tma, mut everywhere) = (false, false);
+    /// Who uses a map.
+    pub fn reaches(&self, id: MapId) -> Reaches {
+        let mut reaches = Reaches::default();
         self.visit(|node| {
             if let Node::Load {
                 map, partial_boxes, ..
             } = node
             {
-                by_tma |= partial_boxes.as_ref().is_some_and(|boxes| boxes.map == id);
-                by_tma |= *map == id && !node.is_everywhere();
+                reaches.by_tma |= partial_boxes.as_ref().is_some_and(|boxes| boxes.map == id);
+                reaches.by_tma |= *map == id && !node.by_lanes();
             }
             if let Node::Store { map, .. } = node {
-                by_tma |= *map == id && !node.is_everywhere();
+                reaches.by_tma |= *map == id && !node.by_lanes();
+                reaches.parts |= *map == id && node.is_part();
             }
             if let Node::Load { map, .. } | Node::Store { map, .. } = node {
-                everywhere |= *map == id && node.is_everywhere();
+                reaches.everywhere |= *map == id && node.is_everywhere();
             }
         });
-        (by_tma, everywhere)
+        reaches
     }
 
     /// Calls `f` with every number and its parts.

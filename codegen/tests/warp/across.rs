@@ -1,10 +1,11 @@
 //! Tiles of all ranks' rows at once, as warps load, wait for and store them.
 
-use crate::fixtures::across::{Mistake, Sum, WAYS, Way, gather, one_shot};
+use crate::fixtures::across::{Mistake, SUMS, Sum, WAYS, Way, gather, one_shot};
 use crate::reach::names_stand_once;
-use counterflow_codegen::builder::tune;
-use counterflow_codegen::diag::{Diagnostics, Rule};
-use counterflow_codegen::dtype::Dtype::{E4M3, F16};
+use counterflow_codegen::builder::*;
+use counterflow_codegen::diag::Diagnostics;
+use counterflow_codegen::dtype::Dtype::{Bf16, E4M3, F16};
+use counterflow_codegen::encoding;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::sm90;
@@ -94,30 +95,245 @@ fn shards_that_are_no_matrix_together_are_refused() {
 
 #[test]
 fn sums_in_one_shot_have_right_warps() {
-    for tile in [(128, 256), (128, 128), (128, 64), (16, 128), (80, 256)] {
-        for world in [1, 2, 4, 8] {
-            let program = one_shot(Sum::Everybody, tune([tile]), Mistake::None);
-            right(&program, &Variant::new(world));
+    for to in SUMS {
+        for tile in [(128, 256), (128, 128), (128, 64), (16, 128), (80, 256)] {
+            for world in [1, 2, 3, 4, 5, 6, 7, 8] {
+                let program = one_shot(to, tune([tile]), Mistake::None);
+                right(&program, &Variant::new(world));
+            }
         }
     }
 }
 
-/// A part of a tile may begin before the rows of its owner's shard, and a store may not.
 #[test]
-fn stores_of_parts_of_tiles_are_refused() {
-    for world in [1, 2, 4, 8] {
-        let program = one_shot(Sum::Owner, tune([(128, 128)]), Mistake::None);
-        let found = warps(&program, &Variant::new(world)).expect_err("refused");
-        for tensor in ["partial", "y"] {
-            let wanted = format!(
-                "a store of a part of a tile into `{tensor}`, which has one shard: a TMA store may not begin before its tensor"
-            );
-            let told = found.iter().find(|found| found.message == wanted);
-            let told = told.unwrap_or_else(|| panic!("{tensor}: {found}"));
-            assert_eq!(told.rule, Rule::Resources);
-            assert!(told.at.is_some_and(|at| at.file().ends_with("across.rs")));
-        }
+fn parts_of_tiles_of_any_type_have_right_warps() {
+    let program = one_shot(Sum::Owner, tune([(128, 128)]), Mistake::None);
+    right(&program, &Variant::new(3).dtype(F16));
+    for scales in [Scales::Whole, Scales::Rows, Scales::Blocks1d2d] {
+        right(&program, &Variant::new(3).dtype(E4M3).scales(scales));
     }
+    for layout in Layout::ALL
+        .into_iter()
+        .filter(|layout| !layout.mn_major()[0])
+    {
+        right(&program, &Variant::new(3).layout(layout));
+    }
+}
+
+/// Scales that are made of a tile are of all of it, and this rank's own term has none.
+#[test]
+fn parts_of_tiles_with_made_scales_are_refused() {
+    let variant = Variant::new(2).dtype(E4M3).scales(Scales::Blocks1d2d);
+    let variant = variant.partial_sums(encoding::rule::Rule::deep_gemm());
+    let program = one_shot(Sum::Owner, tune([(128, 128)]), Mistake::None);
+    let found = warps(&program, &variant).expect_err("refused");
+    let first = found.first();
+    assert!(first.at.is_some_and(|at| at.file().ends_with("across.rs")));
+    assert!(
+        first.message.contains("partial sums with scales"),
+        "{found}"
+    );
+}
+
+/// A part that goes to another place of its owner, or is added from there.
+#[test]
+fn another_place_of_a_part_is_found() {
+    let moved = |view: View, stored: bool| {
+        changed(parts(), |node, maps| {
+            let is_store = matches!(node, Node::Store { .. });
+            if let Node::Load { at, map, .. } | Node::Store { at, map, .. } = node
+                && maps[usize::from(map.0)].view == view
+                && is_store == stored
+            {
+                at.row = at.row.clone() + 8;
+                return true;
+            }
+            false
+        })
+    };
+    insta::assert_snapshot!(moved(View::SharedSlots, true), @"
+    error[coverage]: store of block 0 on rank 1 stores subtile 0 to rows 8..136, columns 0..64 of partial (chunk or slot 1) on rank 0 for tile (0, 0)
+      = the subtile is of another place
+    ");
+    insta::assert_snapshot!(moved(View::SharedSlots, false), @"
+    error[coverage]: multiply of block 0 on rank 1 adds its own term of subtile 0 to a sum
+      = this rank's own term is of another place than those it is added to
+    ");
+    insta::assert_snapshot!(moved(View::SharedChunk, true), @"
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 8..136, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = the subtile is of another place
+    ");
+}
+
+/// Behind a shard's last row is memory of nobody, or of another slot: a part that ends later, or that another rank's rows end.
+#[test]
+fn a_part_that_ends_behind_its_shard_is_found() {
+    let ends = |view: View, end: fn(Expr) -> Expr| {
+        changed(parts(), |node, maps| {
+            if let Node::Store { map, shard_end, .. } = node
+                && maps[usize::from(map.0)].view == view
+                && let Some(before) = shard_end
+            {
+                *before = end(before.clone());
+                return true;
+            }
+            false
+        })
+    };
+    insta::assert_snapshot!(ends(View::SharedSlots, |end| end + 1), @"
+    error[bounds]: store of block 0 on rank 1 stores subtile 0 to rows 128..193, columns 0..64 of partial (chunk or slot 1) on rank 0 for tile (1, 0)
+      = chunk 0 ends after 192 rows, and the part of the tile does not end there
+      help: `shard_end`: the rows of the shard that the part is of
+    ");
+    insta::assert_snapshot!(ends(View::SharedChunk, |end| end + 1), @"
+    error[bounds]: store of block 0 on rank 0 stores subtile 0 to rows 128..193, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (1, 0)
+      = chunk 0 ends after 192 rows, and the part of the tile does not end there
+      help: `shard_end`: the rows of the shard that the part is of
+    ");
+    let of_first = |end: Expr| match end {
+        Expr::RowsOf(rows, _) => Expr::RowsOf(rows, Box::new(0.into())),
+        other => other,
+    };
+    insta::assert_snapshot!(ends(View::SharedChunk, of_first), @"
+    error[bounds]: store of block 0 on rank 2 stores subtile 0 to rows 128..192, columns 0..64 of y (chunk or slot 0) on rank 2 for tile (4, 0)
+      = chunk 2 ends after 190 rows, and the part of the tile does not end there
+      help: `shard_end`: the rows of the shard that the part is of
+    ");
+    insta::assert_snapshot!(ends(View::SharedChunk, |end| end - 1), @"
+    error[bounds]: store of block 0 on rank 2 in the next launch stores subtile 0 to rows 0..124, columns 0..64 of y (chunk or slot 0) on rank 2 for tile (0, 0)
+      = chunk 2 ends after 0 rows, and the part of the tile does not end there
+      help: `shard_end`: the rows of the shard that the part is of
+    ");
+}
+
+/// TMA stores no box that begins before its tensor.
+#[test]
+fn a_part_that_tma_stores_is_found() {
+    let by_tma = |view: View| {
+        changed(parts(), |node, maps| {
+            if let Node::Store { map, shard_end, .. } = node
+                && maps[usize::from(map.0)].view == view
+            {
+                *shard_end = None;
+                return true;
+            }
+            false
+        })
+    };
+    insta::assert_snapshot!(by_tma(View::SharedSlots), @"
+    error[bounds]: store of block 0 on rank 0 stores subtile 0 to rows 0..0, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
+      = the box begins before the tensor's first row, as no TMA store may
+    ");
+    insta::assert_snapshot!(by_tma(View::SharedChunk), @"
+    error[bounds]: store of block 0 on rank 1 stores subtile 0 to rows 0..0, columns 0..64 of y (chunk or slot 0) on rank 1 for tile (0, 0)
+      = the box begins before the tensor's first row, as no TMA store may
+    ");
+}
+
+/// Lanes store what one of them waited for, and one of them announces what all have stored.
+#[test]
+fn lanes_meet_around_the_stores_of_parts() {
+    let without = |drop: &dyn Fn(&[Node], usize) -> bool| {
+        let (mut pipeline, mut dropped) = (parts(), 0);
+        pipeline.lists(&mut |list| {
+            let kept: Vec<bool> = (0..list.len()).map(|at| !drop(list, at)).collect();
+            let mut kept = kept.into_iter();
+            let before = list.len();
+            list.retain(|_| kept.next() != Some(false));
+            dropped += before - list.len();
+        });
+        assert!(dropped > 0, "nothing to change");
+        said(pipeline)
+    };
+    let behind_waits = |list: &[Node], at: usize| {
+        list[at] == Node::SyncWarp && at > 0 && list[at - 1] == Node::FenceGlobal
+    };
+    insta::assert_snapshot!(without(&behind_waits), @"
+    error[race]: store of block 0 on rank 0 stores subtile 0 to rows 0..0, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
+      = the first lane of its warp has waited for a counter, and the others have not met it since
+      help: `__syncwarp` between the wait and what all lanes do
+    ");
+    let has_parts = |nodes: &[Node]| {
+        let mut found = false;
+        nodes
+            .iter()
+            .for_each(|node| node.visit(&mut |node| found |= node.is_part()));
+        found
+    };
+    let met = |list: &[Node], at: usize| list[at] == Node::SyncWarp && has_parts(&list[..at]);
+    insta::assert_snapshot!(without(&met), @"
+    error[race]: multiply of block 0 on rank 1 writes subtile 0
+      = store of block 0 on rank 1 stores subtile 0 to rows 0..0, columns 0..64 of partial (chunk or slot 1) on rank 2 for tile (0, 0)
+      = nothing orders these two
+      help: wait for a signal that the first one is complete
+    ");
+}
+
+/// Whoever reads a part by TMA fences the memory behind the wait: other lanes wrote it by ordinary stores.
+#[test]
+fn a_part_is_fenced_from_tma_that_reads_it() {
+    let (mut pipeline, mut dropped) = (parts(), 0);
+    pipeline.lists(&mut |list| {
+        let before = list.len();
+        let waits = |node: &Node| matches!(node, Node::Others { .. });
+        if list.iter().any(waits) {
+            list.retain(|node| *node != Node::FenceGlobal);
+        }
+        dropped += before - list.len();
+    });
+    assert!(dropped > 0, "nothing to change");
+    insta::assert_snapshot!(said(pipeline), @"
+    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0 into x of stage 1 for tile (0, 0)
+      = store of block 0 on rank 1 stores subtile 0 to rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0 for tile (0, 0)
+      = a barrier or a counter orders them, but no proxy fence
+      help: `fence_async_global` after the wait on a counter, before TMA touches the data
+    ");
+}
+
+/// Every rank writes its own rows of each tile, then adds to the others' rows.
+fn added() -> Program {
+    let mut s = ScheduleBuilder::new("added_parts");
+    let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+    let y = s.scattered("y", Bf16);
+    let tiles = s.tiles_across("tiles", y, (128, 128));
+    let begun = s.counters("begun", [world().into(), tiles.into()]);
+    let landed = s.counters("landed", [world().into(), tiles.into()]);
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.all(), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), product);
+            s.for_ranks("peer", ranks().after_me(), |s, peer| {
+                s.signal(begun.on(&peer).at(me()).at(t), 1);
+            });
+        });
+    });
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("owner", ranks().after_me(), |s, owner| {
+            s.for_items("t", tiles.all(), |s, t| {
+                let product = s.dot(x.at(t), w.at(t));
+                s.wait(begun.at(&owner).at(t));
+                s.store_add(y.on(&owner).at(t), product);
+                s.signal(landed.on(&owner).at(me()).at(t), 1);
+            });
+        });
+    });
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.all(), |s, t| s.wait(landed.at(others()).at(t)));
+    });
+    s.finish()
+}
+
+#[test]
+fn adds_of_parts_are_refused() {
+    let found = warps(&added(), &Variant::new(2)).expect_err("refused");
+    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+    error[resources]: an add of a part of a tile into `y`, which has one shard
+      help: tiles of each shard: `y.tiles(..)`, `.of(rank)`
+    ");
+}
+
+fn parts() -> Pipeline {
+    built(&one_shot(Sum::Owner, tune([(128, 256)]), Mistake::None))
 }
 
 fn built(program: &Program) -> Pipeline {

@@ -474,7 +474,7 @@ fn a_box_that_begins_within_16_bytes() {
     });
     let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
-    error[coverage]: load of block 0 on rank 0 loads rows 0..1, columns 1..5 of w.scale (chunk or slot 0) on rank 0 into w_scale of stage 1 for tile (0, 0)
+    error[bounds]: load of block 0 on rank 0 loads rows 0..1, columns 1..5 of w.scale (chunk or slot 0) on rank 0 into w_scale of stage 1 for tile (0, 0)
       = the box begins at a column that is no multiple of 16 bytes
     ");
 }

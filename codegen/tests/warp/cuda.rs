@@ -182,6 +182,7 @@ fn the_host_is_told_every_number() {
                 }
             }
             Param::EveryCopy { .. } => verdict += "every copy\n",
+            Param::EachRank { .. } => verdict += "each rank\n",
             Param::Watch => verdict += "watch\n",
         }
     }

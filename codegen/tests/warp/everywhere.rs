@@ -405,7 +405,7 @@ fn rows_that_are_not_aligned_are_refused() {
     assert!(moved > 0);
     let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
-    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 4..68 of y (chunk or slot 0) on rank 0, on every rank for tile (0, 0)
+    error[bounds]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 4..68 of y (chunk or slot 0) on rank 0, on every rank for tile (0, 0)
       = the box begins at a column that is no multiple of 16 bytes
     ");
 }

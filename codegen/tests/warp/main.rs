@@ -28,6 +28,7 @@ mod hand_over;
 mod handed;
 mod host_copies;
 mod layers;
+mod legal;
 mod long_lines;
 mod made;
 mod memory_order;

@@ -105,7 +105,7 @@ fn tensors_without_elements_are_a_line_of_zeros() {
                         }
                     }
                 }
-                Param::EveryCopy { .. } | Param::Watch => {}
+                Param::EveryCopy { .. } | Param::EachRank { .. } | Param::Watch => {}
             }
         }
         assert_eq!(empty.len(), count, "{name} {variant}");

@@ -11,6 +11,7 @@ mod encoded;
 mod everywhere;
 mod how;
 mod maps;
+mod parts;
 mod place;
 mod prepared;
 mod ready;
@@ -383,6 +384,10 @@ impl Loaded {
                 Param::EveryCopy { map, partial_chunk } => {
                     let copies = self.every_copy(*map, *partial_chunk, rank, plan, tensors)?;
                     arguments.bytes(&copies);
+                }
+                Param::EachRank { map } => {
+                    let rows = self.each_rank(*map, rank, plan, tensors)?;
+                    arguments.bytes(&rows);
                 }
                 Param::Plan { bytes, fields } => {
                     let mut numbers = [0; MOST_NUMBERS];

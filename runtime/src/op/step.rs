@@ -324,10 +324,10 @@ impl<'a> Step<'a> {
                 // The program's own code may do whatever takes long.
                 return own.around(|| work(&running(own)));
             };
-            let written = attempt.write(entry)?;
+            let launch = attempt.write(entry)?;
             let _entering = own.enter()?;
-            let _order = rank.order(current, written..=written, together.ctas)?;
-            attempt.compare(written, &entry)?;
+            let _order = rank.order(current, launch..=launch, together.ctas)?;
+            attempt.compare(launch, &entry)?;
             work(&running(own))
         };
         let done = in_order(rank, current, (passage, lenders), outside, &theirs, work)?;

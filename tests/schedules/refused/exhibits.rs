@@ -467,17 +467,28 @@ pub fn across_matrices(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 }
 
 #[schedule]
-pub fn parts_to_owners(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+pub fn adds_of_parts(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
     let tiles = y.tiles_across((128, 128));
-    let partial = symmetric::<bf16>(y, slots = world());
+    let begun = counters(world(), tiles);
     let landed = counters(world(), tiles);
     #[gemm]
     for t in tiles {
-        let product = dot(x[t], w[t]);
-        for owner in ranks().after_me() {
-            partial.on(owner)[me()][t] = product;
+        y[t] = dot(x[t], w[t]);
+        for peer in ranks().after_me() {
+            begun.on(peer)[me()][t].add(1);
+        }
+    }
+    #[gemm]
+    for owner in ranks().after_me() {
+        for t in tiles {
+            let partial = dot(x[t], w[t]);
+            begun[owner][t].wait();
+            y.on(owner)[t] += partial;
             landed.on(owner)[me()][t].add(1);
         }
-        y[t] = product + partial[others()][t].wait(landed).sum();
+    }
+    #[gemm]
+    for t in tiles {
+        landed[others()][t].wait();
     }
 }

@@ -25,7 +25,7 @@ const EXHIBITS: [Exhibit; 25] = [
     (rows, || plain().layout(Layout::Tn)),
     (all_chunks, plain),
     (across_matrices, || plain().layout(Layout::Tn)),
-    (parts_to_owners, plain),
+    (adds_of_parts, plain),
     (copies_in_gemm, plain),
     (by_itself, plain),
     (one_of_two, plain),

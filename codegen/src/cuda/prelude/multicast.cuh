@@ -40,13 +40,6 @@ __device__ __forceinline__ void each_sixteen(const EveryCopy& copies, u32 shared
     }
 }
 
-__device__ __forceinline__ uint4 shared_sixteen(u32 address) {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
-    return v;
-}
-
 // A box to the same place on every rank. Bits are moved as they are, whatever the type: so also FP8. Weak, as data is:
 // a signal orders it.
 template <typename T, u32 rows, u32 columns>

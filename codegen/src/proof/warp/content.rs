@@ -29,25 +29,6 @@ struct Operand {
 struct NoTile;
 
 impl Simulator<'_> {
-    /// TMA takes no box that begins within 16 bytes of a line: a GPU calls it an illegal instruction.
-    pub(super) fn begins_aligned(&self, index: usize, at: &Box4) -> Verdict {
-        let buffer = &self.case.pipeline.kernel.buffers[at.tensor.index()];
-        let (first, what) = match buffer.mn_major {
-            true => (
-                at.origin.0,
-                "the box begins at a row that is no multiple of 16 bytes",
-            ),
-            false => (
-                at.origin.1,
-                "the box begins at a column that is no multiple of 16 bytes",
-            ),
-        };
-        if (first * buffer.dtype.bytes()).is_multiple_of(16) {
-            return Ok(());
-        }
-        Err(Box::new(trace::wrong(self, index, what)))
-    }
-
     pub(super) fn row_in_all(&self, at: &Box4, row: u32) -> u32 {
         self.case.row_in_all(at, row)
     }

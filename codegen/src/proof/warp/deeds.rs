@@ -36,7 +36,7 @@ impl Simulator<'_> {
     pub(super) fn writes(&self, tensor: usize) -> Loc {
         let steps = self.agents.iter().flat_map(|agent| agent.steps);
         let mut writes = steps.filter(|step| {
-            matches!(&step.kind, Kind::Store { to, .. } | Kind::HostCopy { to, .. } if to.tensor.index() == tensor)
+            matches!(&step.kind, Kind::Store { to, .. } | Kind::StorePart { to, .. } | Kind::HostCopy { to, .. } if to.tensor.index() == tensor)
         });
         let role = &self.case.pipeline.kernel.roles[self.case.roles.gemm];
         writes.next().map_or(role.at, |step| self.place(step))
@@ -133,7 +133,7 @@ impl Simulator<'_> {
                 self.box_name(from),
                 self.area_name(step, area)
             ),
-            Kind::Store { area, to } => {
+            Kind::Store { area, to } | Kind::StorePart { area, to } => {
                 format!(
                     "stores {} to {}",
                     self.area_name(step, area),

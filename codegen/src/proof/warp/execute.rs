@@ -5,6 +5,7 @@ mod cluster;
 mod counters;
 mod end;
 mod everywhere;
+mod lanes;
 mod partials;
 
 use super::held::{Content, Phase, Short};
@@ -74,7 +75,7 @@ impl Simulator<'_> {
                 if let Some(end) = from.spills {
                     return Err(Box::new(trace::spills(self, index, &from, end)));
                 }
-                self.begins_aligned(index, &from)?;
+                self.tma_takes(index, area, &from, false)?;
                 let read = self.touch_global(index, from, (false, By::Tma))?;
                 for rank in ctas.iter().copied() {
                     let cta = self.at_rank(index, rank)?;
@@ -105,11 +106,12 @@ impl Simulator<'_> {
                 if let Some(end) = to.spills {
                     return Err(Box::new(trace::spills(self, index, &to, end)));
                 }
-                self.begins_aligned(index, &to)?;
+                self.tma_takes(index, area, &to, true)?;
                 self.stored(index, area, &to)?;
                 let write = self.touch_global(index, to, (true, By::Tma))?;
                 self.agents[index].open.push((read, write));
             }
+            Kind::StorePart { area, ref to } => self.store_part(index, area, to)?,
             Kind::StoreEverywhere { area, ref to } => self.store_everywhere(index, area, to)?,
             Kind::SumEverywhere { area, ref from } => self.sum_everywhere(index, area, from)?,
             Kind::Commit => {

@@ -29,7 +29,7 @@ pub(super) struct Flattener<'a> {
     /// Index among the role's runners.
     runner: u32,
     run_by: RunBy,
-    /// True if all lanes of its warp make its accesses of every rank's memory.
+    /// True if all lanes of its warp make its accesses of every rank's memory, and store parts of tiles.
     all_lanes: bool,
     /// Scheduler that gives it its items.
     scheduler: Option<&'a Scheduler>,
@@ -385,18 +385,23 @@ impl<'a> Flattener<'a> {
                 slice,
                 map,
                 at,
+                shard_end,
                 ..
             } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
                 let boxed = self.case.pipeline.map(*map);
                 let bytes = self.box_bytes(boxed);
                 let area = self.area(*ring, 0, slot, self.value(slice) * bytes, bytes);
-                let kind = match at.whose {
-                    Whose::Rank(_) => Kind::Store {
+                let kind = match (&at.whose, shard_end) {
+                    (Whose::Rank(_), None) => Kind::Store {
                         area,
                         to: self.stored_to(*map, at),
                     },
-                    Whose::Everywhere => Kind::StoreEverywhere {
+                    (Whose::Rank(_), Some(end)) => Kind::StorePart {
+                        area,
+                        to: self.part_of_shard(*map, at, end),
+                    },
+                    (Whose::Everywhere, _) => Kind::StoreEverywhere {
                         area,
                         to: self.everywhere(*map, at, true),
                     },

@@ -18,7 +18,7 @@
 //! value the schedule stores, and outputs are covered; rows that a stage still holds of an earlier step, since none of
 //! their partial box exists, are in no row or column that is stored; a dependent launch awaits earlier launches ahead of every
 //! access of global memory and before it ends; counters order what other ranks, the host's copies and the callers do; no
-//! signal is held back over a wait that another rank must answer; boxes stay within their chunk; no one waits for ever.
+//! signal is held back over a wait that another rank must answer; boxes stay within their chunk, and are such that TMA takes them (`legal`); no one waits for ever.
 //!
 //! Each access of memory that is handed over is held to the tile level as well, by how many conflicting accesses are
 //! before it ([`Case::before`]). The tile level gives a range per role and block: the least and the most over all accesses
@@ -30,7 +30,7 @@
 //!
 //! Files, each of which needs only those before it: `visited`, `launches`, `combinations` and `case` are what is tried; `step`, `flatten`, `host` and
 //! `programs` what each agent does; `held`, `lanes`, `seen` and `simulator` the state of a run; `deeds` and `trace` the words; `memory`, `content`,
-//! `values` and `execute` what a step does and must keep to; `covered` what all steps did together; `ranks` and `pace` when it is taken; `outdated` a run for tests.
+//! `values`, `legal` and `execute` what a step does and must keep to; `covered` what all steps did together; `ranks` and `pace` when it is taken; `outdated` a run for tests.
 //!
 //! [`Case::before`]: case::Case::before
 //! [`Case::waits`]: case::Case::waits
@@ -48,6 +48,7 @@ mod held;
 mod host;
 mod lanes;
 mod launches;
+mod legal;
 mod made;
 mod measured;
 mod memory;
@@ -132,6 +133,7 @@ fn one_case(case: &Case<'_>) -> Result<(), Diagnostics> {
         true => &[Pace::Late][..],
         false => &[Pace::Late, Pace::Ahead],
     };
+    legal::maps(case).map_err(|found| *found)?;
     let programs = Programs::new(case).map_err(|found| *found)?;
     paces
         .iter()

@@ -185,17 +185,20 @@ impl<'a> Agent<'a> {
 
     /// All lanes of its warp are here: the warp knows what each has done.
     pub fn meet_lanes(&mut self) {
-        let (shared, everywhere) = self.lanes.meet();
-        for (id, fenced) in shared {
+        let met = self.lanes.meet();
+        for (id, fenced) in met.shared {
             self.accessed(id);
             if fenced {
                 self.knows.shared.proxy.add(id);
             }
         }
-        for id in everywhere {
+        for id in met.everywhere {
             self.knows.global.plain.add(id);
             self.knows.global.alias.add(id);
         }
+        met.parts
+            .into_iter()
+            .for_each(|id| self.knows.global.plain.add(id));
     }
 
     /// Notes an ordinary access of shared memory.

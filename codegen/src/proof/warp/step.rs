@@ -56,6 +56,11 @@ pub(super) enum Kind {
         area: Area,
         to: Box4,
     },
+    /// By all lanes of a warp: the rows of a box that a shard has, by ordinary stores.
+    StorePart {
+        area: Area,
+        to: Box4,
+    },
     /// By all lanes of a warp: a store to the same place on every rank.
     StoreEverywhere {
         area: Area,
@@ -143,6 +148,7 @@ impl Kind {
             Kind::Fragment(step) => step.is_global(),
             Kind::Load { .. }
             | Kind::Store { .. }
+            | Kind::StorePart { .. }
             | Kind::StoreEverywhere { .. }
             | Kind::SumEverywhere { .. }
             | Kind::HostCopy { .. }

@@ -5,6 +5,7 @@ use super::simulator::{CALLER, Simulator, Touch};
 use super::step::{Area, Box4, Kind};
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::Kernel;
+use crate::program::Loc;
 use crate::warp::View;
 
 /// A finding about what an agent does now.
@@ -50,19 +51,25 @@ pub(super) fn global_race(
     race(simulator, &earlier, index, fix)
 }
 
-/// Accesses of every rank's memory that nobody was told of.
+/// Accesses by all lanes of a warp that nobody was told of.
 pub(super) fn lanes_at_work(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
     let who = simulator.who(simulator.agents[index].who);
-    Diagnostic::new(
-        Rule::Race,
-        simulator.here(index),
-        format!("{who} ends while its lanes access every rank's memory"),
-    )
-    .note(
-        None,
-        "no fence between the memory's addresses, or no meeting of the lanes, comes after them",
-    )
-    .hint("`fence_alias`, then `__syncwarp`, after what all lanes do")
+    let (what, lacks, hint) = match simulator.agents[index].lanes.stores_parts() {
+        true => (
+            "store parts of tiles",
+            "no meeting of the lanes comes after them",
+            "`__syncwarp` after what all lanes do",
+        ),
+        false => (
+            "access every rank's memory",
+            "no fence between the memory's addresses, or no meeting of the lanes, comes after them",
+            "`fence_alias`, then `__syncwarp`, after what all lanes do",
+        ),
+    };
+    let at = simulator.here(index);
+    Diagnostic::new(Rule::Race, at, format!("{who} ends while its lanes {what}"))
+        .note(None, lacks)
+        .hint(hint)
 }
 
 /// A lane may not have seen what its warp's first lane waited for.
@@ -142,14 +149,23 @@ pub(super) fn spills(simulator: &Simulator<'_>, index: usize, at: &Box4, end: u3
         | View::SharedRows => at.chunk,
         View::SharedSlots | View::SharedChunk => at.rank,
     };
+    let agent = &simulator.agents[index];
+    let (lacks, hint) = match agent.steps[agent.at].node.is_part() {
+        true => (
+            "the part of the tile does not end there",
+            "`shard_end`: the rows of the shard that the part is of",
+        ),
+        false => (
+            "the map does not clip the box there",
+            "a map of its own for the partial chunk",
+        ),
+    };
     found(simulator, index, Rule::Bounds)
         .note(
             None,
-            format!(
-                "chunk {chunk} ends after {end} {side}, and the map does not clip the box there"
-            ),
+            format!("chunk {chunk} ends after {end} {side}, and {lacks}"),
         )
-        .hint("a map of its own for the partial chunk")
+        .hint(hint)
 }
 
 pub(super) fn before_the_wait(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
@@ -333,6 +349,16 @@ pub(super) fn accumulating(simulator: &Simulator<'_>, index: usize, product: usi
 
 pub(super) fn wrong(simulator: &Simulator<'_>, index: usize, what: &str) -> Diagnostic {
     found(simulator, index, Rule::Coverage).note(None, what)
+}
+
+/// An access that a GPU calls an illegal instruction, or whose address is misaligned.
+pub(super) fn illegal(simulator: &Simulator<'_>, index: usize, what: &str) -> Diagnostic {
+    found(simulator, index, Rule::Bounds).note(None, what)
+}
+
+/// A map that TMA does not take.
+pub(super) fn illegal_map(at: Loc, name: &str, what: &str) -> Diagnostic {
+    Diagnostic::new(Rule::Bounds, at, format!("the map of {name}: {what}"))
 }
 
 pub(super) fn uncovered(

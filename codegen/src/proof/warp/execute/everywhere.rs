@@ -48,13 +48,6 @@ impl Simulator<'_> {
         Ok(())
     }
 
-    fn are_together(&self, index: usize) -> Verdict {
-        match self.agents[index].lanes.together() {
-            true => Ok(()),
-            false => Err(Box::new(trace::lanes_apart(self, index))),
-        }
-    }
-
     /// True if a box is stored onto itself: a multicast of a rank's rows reaches that rank too, the same bytes to the same place.
     /// The tile level has no such write.
     fn is_where_it_came_from(&self, index: usize, area: Area, to: &Box4) -> bool {

@@ -151,6 +151,21 @@ impl Flattener<'_> {
         (0..self.case.world).map(on).collect()
     }
 
+    /// The rows of a box that a shard has, which ends before that row.
+    pub(super) fn part_of_shard(&self, id: MapId, at: &At, end: &Expr) -> Box4 {
+        let map = self.case.pipeline.map(id);
+        let (end, to) = (self.value(end), self.clipped(map, at, 0, false));
+        let plane = self
+            .case
+            .plane(self.env.plan, map.tensor, (map.view, to.chunk), to.rank);
+        let first = i64::from(to.origin.0.cast_signed());
+        let inside = |row: i64| u32::try_from(row.clamp(0, end.into())).unwrap_or(end);
+        let rows = (inside(first), inside(first + i64::from(map.box_rows)));
+        // Nothing but the shard's rows is the tile's, whatever memory has behind them.
+        let spills = (rows.1 > plane.allowed).then_some(plane.allowed);
+        self.case.located(Box4 { rows, spills, ..to })
+    }
+
     fn clipped(&self, map: &Map, at: &At, below: u32, stored: bool) -> Box4 {
         let usage = self.case.pipeline.kernel.buffers[map.tensor.index()].usage;
         let [column, row, chunk] = [&at.column, &at.row, &at.chunk].map(|expr| self.value(expr));
@@ -177,11 +192,14 @@ impl Flattener<'_> {
         if map.clips(usage, stored) && plane.allowed > 0 {
             *divided = plane.allowed.min(*divided);
         }
-        // A row may be below zero, as TMA takes it: those of the box are left out.
-        let inside = |at: i64| u32::try_from(at.clamp(0, rows.into())).unwrap_or(rows);
-        let first = i64::from(row.cast_signed());
-        let rows = (inside(first), inside(first + i64::from(map.box_rows)));
-        let columns = (column.min(columns), (column + map.box_columns).min(columns));
+        // A box may begin below zero, as TMA takes it: what is there is left out.
+        let inside = |first: u32, length: u32, all: u32| {
+            let first = i64::from(first.cast_signed());
+            let inside = |at: i64| u32::try_from(at.clamp(0, all.into())).unwrap_or(all);
+            (inside(first), inside(first + i64::from(length)))
+        };
+        let rows = inside(row, map.box_rows, rows);
+        let columns = inside(column, map.box_columns, columns);
         let end = if by_columns { columns.1 } else { rows.1 };
         self.case.located(Box4 {
             plan: self.env.plan,

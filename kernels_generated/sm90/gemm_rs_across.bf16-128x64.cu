@@ -1,0 +1,293 @@
+// gemm_rs_across  sm90  bf16  nt  tiles 128x64x64  8 stages
+// What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.
+// `#pragma unroll 1`: the loop's body stands once in the machine code, where tests count instructions.
+#include "prelude.cuh"
+
+typedef bf16 T;  // of operands and results
+constexpr u32 TILE_M = 128, TILE_N = 64, TILE_K = 64;
+constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
+constexpr u32 STAGES = 8;  // stages of x and w in flight
+constexpr u32 SUBTILES = 1;  // output subtiles in flight
+constexpr u32 PARTIAL_BOX_ROWS = 32;  // of an operand's box, loaded if one of them exists
+constexpr u32 SUBTILE_N = 64;  // columns of an output subtile
+
+// Shared memory, from a 1024-byte aligned base (the swizzle's period).
+constexpr u32 X_AT = 0, X_BYTES = 16384;
+constexpr u32 W_AT = 131072, W_BYTES = 8192;
+constexpr u32 SUBTILE_AT = 196608, SUBTILE_BYTES = 16384;
+constexpr u32 STAGE_FULL_AT = 212992, STAGE_EMPTY_AT = 213056;
+constexpr u32 SUBTILE_FULL_AT = 213120, SUBTILE_EMPTY_AT = 213128;
+constexpr u32 SHARED_BYTES = 213136;
+static_assert(SHARED_BYTES <= 232448);  // what a CTA may have
+
+// Names for stall records.
+enum Role : u32 { LOAD, STORE, MULTIPLY };
+enum What : u32 { STAGE_FULL, STAGE_EMPTY, SUBTILE_FULL, SUBTILE_EMPTY, LANDED, FREE_PARTIAL };
+
+// What the host passes for one launch.
+struct Plan {
+    Cells cells;
+    u32 m;  // rows of the product, over all chunks
+    u32 k;  // its depth
+    u32 n;  // its columns
+    u32 rows;  // of m, in a full chunk
+    u32 me;  // this rank
+    u32 world;  // how many ranks there are
+    u32 landed;  // a counter: its first cell
+    u32 free_partial;  // a counter: its first cell
+    u32 tiles_m;  // rows of tiles in a chunk, each with its cells
+};
+
+// Rows of a chunk: the split rounds up, so the last ones may be short, or empty.
+__device__ __forceinline__ u32 rows_of(const Plan& plan, u32 chunk) {
+    const u32 first = chunk * plan.rows;
+    return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
+}
+
+// Tile `index` of a grid, grouped(8).
+__device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
+    const u32 sweep = 8 * columns;
+    const u32 first = index / sweep * 8;
+    const u32 within = index % sweep;
+    const u32 height = min(rows - first, 8);
+    return {first + within % height, within / height};
+}
+
+extern "C" __global__ void __launch_bounds__(384, 1)
+gemm_rs_across(
+        const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x64
+        const __grid_constant__ TensorMap x_partial_box,  // mine, in one piece; boxes of 32x64
+        const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 64x64
+        const __grid_constant__ TensorMap w_partial_box,  // mine, in one piece; boxes of 32x64
+        // everyone's, slot by slot: others write it meanwhile; boxes of 128x64
+        const __grid_constant__ TensorMap partial,
+        // a shard on each rank: a part of a tile is some of its rows
+        const __grid_constant__ EachRank partial_on_ranks,
+        const __grid_constant__ EachRank y_on_ranks,  // a shard on each rank: a part of a tile is some of its rows
+        const __grid_constant__ Plan plan,
+        const __grid_constant__ Watch watch) {
+    extern __shared__ __align__(1024) u8 shared[];
+    const u32 base = shared_address(shared);
+    const u32 warp = warp_index();
+    const u32 lane = threadIdx.x % 32;
+    const Buffer<X_AT, X_BYTES> smem_x = {base};
+    const Buffer<W_AT, W_BYTES> smem_w = {base};
+    const Buffer<SUBTILE_AT, SUBTILE_BYTES> smem_subtile = {base};
+    const Barriers<STAGE_FULL_AT, STAGE_FULL, Scope::Cta> stage_full = {base};
+    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Scope::Cta> stage_empty = {base};
+    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Scope::Cta> subtile_full = {base};
+    const Barriers<SUBTILE_EMPTY_AT, SUBTILE_EMPTY, Scope::Cta> subtile_empty = {base};
+
+    if (warp == 0 && elect_one()) {
+        tma_prefetch_map(x);
+        tma_prefetch_map(x_partial_box);
+        tma_prefetch_map(w);
+        tma_prefetch_map(w_partial_box);
+        tma_prefetch_map(partial);
+        stage_full.init(STAGES, 1, stage_empty, CONSUMERS * 4);
+        subtile_full.init(SUBTILES, CONSUMERS * 4, subtile_empty, 1);
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+
+    const u32 me = plan.me, world = plan.world;
+    const u32 tiles_n = ceil_div(plan.n, TILE_N);
+    const u32 steps = ceil_div(plan.k, TILE_K);
+
+    if (warp < 4) {
+        registers_give<72>();
+        if (warp == 0 && elect_one()) {  // load
+            TileScheduler scheduler(blockIdx.x, gridDim.x);
+            PipelineState<STAGES> stage;
+            const u32 tiles_m = ceil_div(plan.m, TILE_M);
+            const u32 tiles = tiles_m * tiles_n;
+            for (; scheduler.has(tiles); scheduler.next()) {
+                const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
+                // product += dot(x[t.rows, :], w[t.columns, :])
+                const u32 x_rows = min(ceil_div(plan.m - t.row * TILE_M, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS, TILE_M);
+                const u32 w_rows =
+                    min(ceil_div(plan.n - t.column * TILE_N, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS, TILE_N);
+                #pragma unroll 1
+                for (u32 step = 0; step < steps; ++step) {
+                    stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
+                    const auto full = stage_full[stage.index];
+                    full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
+                    tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows, full.at,
+                        step * TILE_K, t.row * TILE_M, 0, 0);
+                    tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_w[stage.index], w, w_partial_box, w_rows, full.at,
+                        step * TILE_K, t.column * TILE_N, 0, 0);
+                    stage.advance();
+                }
+                // acc1 += sum(partial[others][t], own product)
+                // wait landed[others][t]
+                #pragma unroll 1
+                for (u32 from = 0; from < world; ++from) {
+                    if (from == me) continue;
+                    const u32 landed_cell = from * (plan.tiles_m * tiles_n) + t.row * tiles_n + t.column;
+                    counter_wait(plan.cells, me, plan.landed + landed_cell, watch, LOAD, LANDED);
+                    counter_advance(plan.cells, me, plan.landed + landed_cell);  // no one else waits for it
+                }
+                fence_async_global();
+                #pragma unroll 1
+                for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                    #pragma unroll 1
+                    for (u32 from = 0; from < world; ++from) {
+                        if (from == me) continue;
+                        stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
+                        const auto full = stage_full[stage.index];
+                        full.expect(TILE_M * SUBTILE_N * 2);
+                        tma_load(smem_x[stage.index], partial, full.at, t.column * TILE_N + part * SUBTILE_N,
+                            t.row * TILE_M - me * plan.rows, from, me);
+                        stage.advance();
+                    }
+                }
+            }
+        } else if (warp == 1) {  // store
+            TileScheduler scheduler(blockIdx.x, gridDim.x);
+            PipelineState<SUBTILES> subtile;
+            const u32 tiles_m = ceil_div(plan.m, TILE_M);
+            const u32 tiles = tiles_m * tiles_n;
+            for (; scheduler.has(tiles); scheduler.next()) {
+                const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
+                // wait free_partial[owner] (credit: partial was read in the last launch)
+                #pragma unroll 1
+                for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
+                    const u32 owner = (me + 1 + owner_step) % world;
+                    if (elect_one()) {
+                        counter_wait_before(plan.cells, me, plan.free_partial + owner, watch, STORE, FREE_PARTIAL);
+                    }
+                }
+                if (elect_one()) {
+                    fence_async_global();
+                }
+                __syncwarp();
+                // partial.on(owner)[me][t] = product
+                #pragma unroll 1
+                for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                    subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
+                    #pragma unroll 1
+                    for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
+                        const u32 owner = (me + 1 + owner_step) % world;
+                        store_part<T, 128, 64>(partial_on_ranks, smem_subtile[subtile.index],
+                            t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M - owner * plan.rows,
+                            rows_of(plan, owner), me, owner);
+                    }
+                    fence_async_shared();
+                    __syncwarp();
+                    if (elect_one()) {
+                        subtile_empty[subtile.index].arrive();
+                    }
+                    subtile.advance();
+                }
+                // signal landed.on(owner)[me][t] += 1
+                #pragma unroll 1
+                for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
+                    const u32 owner = (me + 1 + owner_step) % world;
+                    const u32 landed_cell = me * (plan.tiles_m * tiles_n) + t.row * tiles_n + t.column;
+                    if (elect_one()) {
+                        counter_add(plan.cells, owner, plan.landed + landed_cell, 1);
+                    }
+                }
+                // y[t] = acc1
+                #pragma unroll 1
+                for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                    subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
+                    store_part<T, 128, 64>(y_on_ranks, smem_subtile[subtile.index],
+                        t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M - me * plan.rows, rows_of(plan, me), 0,
+                        me);
+                    fence_async_shared();
+                    __syncwarp();
+                    if (elect_one()) {
+                        subtile_empty[subtile.index].arrive();
+                    }
+                    subtile.advance();
+                }
+            }
+        }
+    } else {  // multiply
+        registers_take<216>();
+        const u32 consumer = warp / 4 - 1;
+        const u64 x_tile = wgmma_descriptor(smem_x[0]) + consumer * WGMMA_64_ROWS;
+        const u64 w_tile = wgmma_descriptor(smem_w[0]);
+        const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
+        TileScheduler scheduler(blockIdx.x, gridDim.x);
+        PipelineState<STAGES> stage;
+        PipelineState<SUBTILES> subtile;
+        const u32 tiles_m = ceil_div(plan.m, TILE_M);
+        const u32 tiles = tiles_m * tiles_n;
+        for (; scheduler.has(tiles); scheduler.next()) {
+            // product += dot(x[t.rows, :], w[t.columns, :])
+            float acc[TILE_N / 2];  // this thread's of 64 rows
+            u32 previous = 0;
+            #pragma unroll 1
+            for (u32 step = 0; step < steps; ++step) {
+                stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
+                wgmma_fence();
+                const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
+                #pragma unroll
+                for (u32 k = 0; k < TILE_K / 16; ++k)
+                    wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
+                wgmma_commit();
+                wgmma_wait<1>();  // the step before this one is done with its stage
+                if (step != 0 && lane == 0) stage_empty[previous].arrive();
+                previous = stage.index;
+                stage.advance();
+            }
+            wgmma_wait<0>();
+            if (lane == 0) stage_empty[previous].arrive();
+            // partial.on(owner)[me][t] = product
+            #pragma unroll
+            for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                subtile_empty[subtile.index].wait(subtile.phase ^ 1, watch, MULTIPLY);
+                subtile_store<T, SUBTILE_N>(acc + part * SUBTILE_N / 2, smem_subtile[subtile.index], first_row, lane);
+                fence_async_shared();
+                __syncwarp();
+                if (lane == 0) subtile_full[subtile.index].arrive();
+                subtile.advance();
+            }
+            // y[t] = acc1
+            #pragma unroll
+            for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                subtile_empty[subtile.index].wait(subtile.phase ^ 1, watch, MULTIPLY);
+                float partial[SUBTILE_N / 2] = {};
+                #pragma unroll 1
+                for (u32 from = 0; from < world; ++from) {
+                    if (from == me) {
+                        add_own<T, SUBTILE_N>(partial, acc + part * SUBTILE_N / 2);
+                        continue;
+                    }
+                    stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
+                    subtile_add<T, SUBTILE_N>(partial, smem_x[stage.index], first_row, lane);
+                    fence_async_shared();
+                    __syncwarp();
+                    if (lane == 0) stage_empty[stage.index].arrive();
+                    stage.advance();
+                }
+                subtile_store<T, SUBTILE_N>(partial, smem_subtile[subtile.index], first_row, lane);
+                fence_async_shared();
+                __syncwarp();
+                if (lane == 0) subtile_full[subtile.index].arrive();
+                subtile.advance();
+            }
+        }
+    }
+
+    __syncwarp();  // the one thread of a role meets its warp again
+    __syncthreads();
+    if (warp == 0) {
+        // Every CTA is done with its waits, loads and stores when the last one comes here.
+        const bool last = __shfl_sync(~0u, threadIdx.x == 0 && last_of(plan.cells.finished, gridDim.x), 0);
+        if (last) {
+            if (threadIdx.x == 0) {
+                // signal free_partial.on(peer)[me] += 1 (credit: partial may be written in the next launch)
+                #pragma unroll 1
+                for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
+                    const u32 peer = (me + 1 + peer_step) % world;
+                    counter_add(plan.cells, peer, plan.free_partial + me, 1);
+                }
+            }
+            __syncwarp();
+            counters_advance(plan.cells, me, plan.free_partial, world, threadIdx.x);
+        }
+    }
+}
