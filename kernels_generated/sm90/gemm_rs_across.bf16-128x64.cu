@@ -55,10 +55,10 @@ __device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
 
 extern "C" __global__ void __launch_bounds__(384, 1)
 gemm_rs_across(
-        const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x64
-        const __grid_constant__ TensorMap x_partial_box,  // mine, in one piece; boxes of 32x64
-        const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 64x64
-        const __grid_constant__ TensorMap w_partial_box,  // mine, in one piece; boxes of 32x64
+        const __grid_constant__ TensorMap x,  // own memory, one matrix; boxes of 128x64
+        const __grid_constant__ TensorMap x_partial_box,  // own memory, one matrix; boxes of 32x64
+        const __grid_constant__ TensorMap w,  // own memory, one matrix; boxes of 64x64
+        const __grid_constant__ TensorMap w_partial_box,  // own memory, one matrix; boxes of 32x64
         // everyone's, slot by slot: others write it meanwhile; boxes of 128x64
         const __grid_constant__ TensorMap partial,
         // a shard on each rank: a part of a tile is some of its rows
@@ -113,9 +113,9 @@ gemm_rs_across(
                     const auto full = stage_full[stage.index];
                     full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
                     tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows, full.at,
-                        step * TILE_K, t.row * TILE_M, 0, 0);
+                        step * TILE_K, t.row * TILE_M);
                     tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_w[stage.index], w, w_partial_box, w_rows, full.at,
-                        step * TILE_K, t.column * TILE_N, 0, 0);
+                        step * TILE_K, t.column * TILE_N);
                     stage.advance();
                 }
                 // acc1 += sum(partial[others][t], own product)
@@ -223,10 +223,10 @@ gemm_rs_across(
             for (u32 step = 0; step < steps; ++step) {
                 stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                 wgmma_fence();
-                const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
+                const u64 xs = wgmma_at<X_BYTES>(x_tile, stage.index), ws = wgmma_at<W_BYTES>(w_tile, stage.index);
                 #pragma unroll
                 for (u32 k = 0; k < TILE_K / 16; ++k)
-                    wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
+                    wgmma_m64k16<TILE_N>(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
                 wgmma_commit();
                 wgmma_wait<1>();  // the step before this one is done with its stage
                 if (step != 0 && lane == 0) stage_empty[previous].arrive();
