@@ -1,4 +1,4 @@
-//! How often candidates are launched, so that the GPU's time stays within a budget.
+//! How often candidates are launched, so that the GPU's time stays about within a budget.
 
 /// Number of times that each candidate is timed, at most. Rounds go through all candidates, so that a change of clocks meets all
 /// of them.
@@ -39,11 +39,66 @@ impl Effort {
             })
         })
     }
+
+    /// Goes through the rounds, of which each is told its number and the launches of a sample, and gives the seconds that it took. Once
+    /// `spent` seconds and those are the budget, as one rank or another says, there are no more rounds than a median needs, and
+    /// samples are of one launch. `any` tells whether that is so on any rank: all do the same.
+    pub fn rounds<E>(
+        self,
+        budget: f64,
+        mut spent: f64,
+        any: impl Fn(bool) -> Result<bool, E>,
+        mut round: impl FnMut(u32, u32) -> Result<f64, E>,
+    ) -> Result<(), E> {
+        for number in 0..self.samples {
+            let launches = match any(spent >= budget)? {
+                true if number >= LEAST_SAMPLES => break,
+                true => 1,
+                false => self.launches,
+            };
+            spent += round(number, launches)?;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::convert::Infallible;
+
+    /// Launches of each round's samples, on a clock by which a round takes so long for each launch.
+    fn rounds_of(each: f64, others: impl Fn(bool) -> bool) -> Vec<u32> {
+        let effort = Effort {
+            candidates: 2,
+            samples: 7,
+            launches: 50,
+        };
+        let mut made = Vec::new();
+        let any = |own| Ok::<_, Infallible>(others(own));
+        let Ok(()) = effort.rounds(0.15, each, any, |number, launches| {
+            assert_eq!(number, made.len() as u32);
+            made.push(launches);
+            Ok(each * f64::from(launches))
+        });
+        made
+    }
+
+    #[test]
+    fn a_winner_has_the_least_samples_however_long_launches_take() {
+        assert_eq!(rounds_of(1e-4, |own| own), [50; 7]);
+        // 50 ms a round: the budget is spent after three.
+        assert_eq!(rounds_of(1e-3, |own| own), [50; 3]);
+        // A round takes more than all of it, and so do the first launches.
+        assert_eq!(rounds_of(4e-3, |own| own), [50, 1, 1]);
+        assert_eq!(rounds_of(1.0, |own| own), [1; 3]);
+    }
+
+    #[test]
+    fn ranks_whose_clocks_differ_make_the_same_rounds() {
+        // Another rank's is spent.
+        assert_eq!(rounds_of(1e-4, |_| true), rounds_of(1.0, |own| own));
+    }
 
     /// Seconds that it takes.
     fn takes(effort: Effort, seconds: &[f64]) -> f64 {

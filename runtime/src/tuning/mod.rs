@@ -35,11 +35,11 @@ const VARIABLE: &str = "COUNTERFLOW_TUNE";
 pub enum Tuning {
     /// Nothing: the model chooses, and the same in every run.
     Off,
-    /// Up to 8 candidates for 150 ms of GPU time an op and bucket: the best of each kind of tile, then others. Compiling comes
+    /// Up to 8 candidates for about 150 ms of GPU time an op and bucket: the best of each kind of tile, then others. Compiling comes
     /// on top. Each is launched 7 times at least, so of launches that take milliseconds there are fewer candidates, and beyond
     /// 10 ms none: the model chooses.
     Quick,
-    /// Up to 32 candidates, for 2 s.
+    /// Up to 32 candidates, for about 2 s.
     Full,
 }
 
@@ -96,7 +96,7 @@ impl Tuning {
         }
     }
 
-    /// Seconds of GPU time.
+    /// Seconds of GPU time, beyond which candidates are launched only as often as a median needs.
     pub(crate) fn budget(self) -> f64 {
         match self {
             Tuning::Off => 0.0,

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use tracing::info;
 
 impl<S: Launcher> OpBuilder<'_, S> {
-    /// The times of those candidates that can be loaded, with their places. None where the memory for it is not there. Rounds
-    /// end when the budget is spent, however long launches take.
+    /// The times of those candidates that can be loaded, with their places. None where the memory for it is not there. When the
+    /// budget is spent, however long launches take, rounds end: the least that give a median come first.
     pub(super) fn times(
         &self,
         candidates: &[Proven],
@@ -48,9 +48,12 @@ impl<S: Launcher> OpBuilder<'_, S> {
             return Ok(None);
         }
         // An emulated launch takes milliseconds.
-        let launches = match self.rank.gpu().is_emulated() {
-            true => 1,
-            false => effort.launches,
+        let effort = match self.rank.gpu().is_emulated() {
+            true => Effort {
+                launches: 1,
+                ..effort
+            },
+            false => effort,
         };
         let launch = |(at, kernels): &(usize, Vec<Loaded>)| {
             let stages = candidates[*at].stages.iter().zip(kernels);
@@ -63,30 +66,27 @@ impl<S: Launcher> OpBuilder<'_, S> {
         let mut samples = vec![Vec::new(); loaded.len()];
         let begun = Event::record(stream)?;
         loaded.iter().try_for_each(launch)?;
-        let mut spent = Spent::default();
-        spent.add(&begun, Event::record(stream)?, self.rank)?;
-        for round in 0..effort.samples as usize {
-            // Ranks begin a round together, and end together. Another candidate is the first in each.
-            let enough = round > 0 && spent.0 >= tuning.budget();
-            if self.any(alone, enough)? {
-                break;
-            }
+        let first = seconds(&begun, Event::record(stream)?, self.rank)?;
+        // Ranks begin a round together, and end together. Another candidate is the first in each.
+        let any = |own| self.any(alone, own);
+        effort.rounds(tuning.budget(), first, any, |round, launches| {
             let begun = Event::record(stream)?;
             let mut events = Vec::new();
             for turn in 0..loaded.len() {
-                let at = (round + turn) % loaded.len();
+                let at = (round as usize + turn) % loaded.len();
                 // What ranks wait for each other until all have begun is not timed.
                 launch(&loaded[at])?;
                 let start = Event::record(stream)?;
                 (0..launches).try_for_each(|_| launch(&loaded[at]))?;
                 events.push((at, start, Event::record(stream)?));
             }
-            spent.add(&begun, Event::record(stream)?, self.rank)?;
+            let spent = seconds(&begun, Event::record(stream)?, self.rank)?;
             for (at, start, end) in events {
                 let each = end.since(&start)?.as_secs_f64() / f64::from(launches);
                 samples[at].push(each * 1e6);
             }
-        }
+            Ok(spent)
+        })?;
         let own: Vec<Times> = samples.into_iter().filter_map(Times::of).collect();
         let times = match alone {
             true => own,
@@ -118,17 +118,10 @@ impl<S: Launcher> OpBuilder<'_, S> {
     }
 }
 
-/// Seconds of GPU time that were spent.
-#[derive(Default)]
-struct Spent(f64);
-
-impl Spent {
-    /// Waits for the second event, and adds the time since the first.
-    fn add(&mut self, begun: &Event, ended: Event, rank: &Communicator) -> Result<(), Error> {
-        rank.synchronize()?;
-        self.0 += ended.since(begun)?.as_secs_f64();
-        Ok(())
-    }
+/// Waits for the second event, and gives the time since the first.
+fn seconds(begun: &Event, ended: Event, rank: &Communicator) -> Result<f64, Error> {
+    rank.synchronize()?;
+    Ok(ended.since(begun)?.as_secs_f64())
 }
 
 /// A tensor for candidates' launches.
