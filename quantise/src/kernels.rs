@@ -4,10 +4,16 @@ use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::encoding::Granularity;
 use counterflow_codegen::rule::{Convention, Fp8, Rule};
 
+/// Text of scales, which that of rules includes.
+pub const SCALE_HEADER: (&str, &str) = ("scale.cuh", counterflow_codegen::cuda::SCALE);
+
+/// Text of the rules that scales are made by: kernels of other crates that quantise include it.
+pub const RULE_HEADER: (&str, &str) = ("rule.cuh", include_str!("kernels/rule.cuh"));
+
 /// Texts that kernels include.
 pub const HEADERS: [(&str, &str); 5] = [
-    ("scale.cuh", counterflow_codegen::cuda::SCALE),
-    ("rule.cuh", include_str!("kernels/rule.cuh")),
+    SCALE_HEADER,
+    RULE_HEADER,
     ("elements.cuh", include_str!("kernels/elements.cuh")),
     ("tiles.cuh", include_str!("kernels/tiles.cuh")),
     ("whole.cuh", include_str!("kernels/whole.cuh")),

@@ -40,7 +40,7 @@ pub use builder::Quantise;
 pub use counterflow_codegen::encoding::Granularity;
 pub use counterflow_codegen::rule::{Convention, Fp8, Rule, Scale};
 pub use history::{Delayed, History, Pick};
-pub use kernels::{HEADERS, Recipe, Scaling};
+pub use kernels::{HEADERS, RULE_HEADER, Recipe, SCALE_HEADER, Scaling};
 pub use plane::{
     BlocksLast, Layout, OneByBlock, Plane, RowsLast, Square, SquareByColumn, SquareByRow,
     SquarePadded,

@@ -26,9 +26,9 @@ pub const HEADERS: [(&str, &str); 13] = [
     ("codes.cuh", include_str!("kernels/codes.cuh")),
     ("embedding.cuh", include_str!("kernels/embedding.cuh")),
     ("loss.cuh", include_str!("kernels/loss.cuh")),
-    // Of quantisers, whose scales and codes some of these make.
-    quantise::HEADERS[0],
-    quantise::HEADERS[1],
+    // Some of these make scales and codes as quantisers do.
+    quantise::SCALE_HEADER,
+    quantise::RULE_HEADER,
 ];
 
 /// The kernels of one text on a rank.
