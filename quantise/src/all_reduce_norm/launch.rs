@@ -58,6 +58,9 @@ impl<'a> AllReduceNormLaunch<'a> {
 
     /// Rows of bf16 that are added to the sum, the same on every rank. The new residual, which is the sum with them, takes their
     /// place.
+    ///
+    /// A launch that gives up does so in place, too, with NaN for what did not come: the old rows are lost. Whoever goes on
+    /// after [`Error::Stalled`], with a new communicator, begins again from rows that were saved.
     pub fn residual(mut self, residual: impl Output<'a>) -> Self {
         self.residual = Some(residual.into());
         self
@@ -77,7 +80,8 @@ impl<'a> AllReduceNormLaunch<'a> {
     }
 
     /// A number that becomes the largest absolute value of the result, of all rows of this launch and of itself: of
-    /// [`Scaling::Delayed`] alone. [`DeviceHistory::amax`](crate::DeviceHistory::amax) is one.
+    /// [`Scaling::Delayed`] alone. [`DeviceHistory::amax`](crate::DeviceHistory::amax) is one. A launch that gives up raises it,
+    /// too, by rows that are not whole: do not use it after [`Error::Stalled`].
     pub fn amax(mut self, amax: impl Output<'a>) -> Self {
         self.amax = Some(amax.into());
         self
@@ -96,7 +100,9 @@ impl<'a> AllReduceNormLaunch<'a> {
     /// # Errors
     /// [`Error::Usage`], before anything is enqueued, for memory that is absent or not asked for, of another type, too
     /// small, of another rank or GPU, or that overlaps, and for more rows than it was built for. [`Error::Mismatch`] if a
-    /// peer launches something else. [`Error::Stalled`] if an earlier launch gave up.
+    /// peer launches something else. [`Error::Stalled`] if an earlier launch gave up. When this one gives up, the wait for it
+    /// tells so. It has written `y`, its scales, the residual and the amax by then, from what had come: none of them is a
+    /// result, and the residual before is lost.
     pub fn launch(self) -> Result<Pending, Error> {
         let AllReduceNormLaunch {
             op,

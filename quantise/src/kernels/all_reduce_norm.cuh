@@ -8,6 +8,7 @@
 // Launches write two buffers by turns. A rank ends launch n + 1 only with rows of every peer that the peer's launch n + 1 wrote, and
 // that comes after the peer's launch n, which had read its buffer and made it zero. So when launch n + 2 writes the buffer of
 // launch n to a peer, the peer is done with it. The ends of kernels between are the fences.
+// So a launch must never begin before the one before it in the stream has ended: no programmatic dependent launch.
 #include "watch.cuh"
 #include "elements.cuh"
 
