@@ -10,6 +10,8 @@ mod model;
 mod nccl;
 #[path = "layer/saved.rs"]
 mod saved;
+#[path = "layer/wait.rs"]
+mod wait;
 
 use clap::Parser;
 use counterflow::rendezvous::Job;

@@ -1,7 +1,13 @@
 //! The example that users know from TransformerEngine, on emulated ranks.
 
+#[path = "../examples/layer/wait.rs"]
+mod wait;
+
+use counterflow::{Communicator, Error};
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 /// What `cargo test` builds.
 fn example() -> PathBuf {
@@ -181,6 +187,48 @@ fn nccl_averages_only_where_multicast_is_forbidden() {
     }
     let said = told(&off);
     assert!(said.contains("--nccl on emulated ranks"), "{said}");
+}
+
+/// What NCCL does never ends where a replica is gone: a kernel of its own waits for it.
+#[test]
+fn a_sum_that_never_ends_is_given_up() {
+    let long = Duration::from_secs(600);
+    let told = |result: Result<(), Error>| result.expect_err("given up").to_string();
+    let never = || Ok(false);
+
+    // A replica ended: at once, by the end of their communicator.
+    let replicas = Communicator::emulated(2).expect("two");
+    let alive = || replicas[0].synchronize();
+    let asked = Cell::new(0);
+    let ends_later = || {
+        asked.set(asked.get() + 1);
+        if asked.get() == 5 {
+            replicas[1].abort("its host is gone");
+        }
+        alive()
+    };
+    let error = told(wait::until("a sum", long, never, ends_later));
+    assert_eq!(error, "rank 1 ended the communicator: its host is gone");
+
+    // A replica hangs: at the limit.
+    let error = told(wait::until("a sum", Duration::ZERO, never, || Ok(())));
+    assert_eq!(error, "a sum took longer than 0ns");
+
+    // The library told an error, or was done.
+    let refused = || {
+        Err(Error::Aborted {
+            what: "NCCL's own".into(),
+            help: String::new(),
+        })
+    };
+    let error = told(wait::until("a sum", long, refused, || Ok(())));
+    assert_eq!(error, "NCCL's own");
+    let asked = Cell::new(0);
+    let third = || {
+        asked.set(asked.get() + 1);
+        Ok(asked.get() == 3)
+    };
+    wait::until("a sum", Duration::ZERO, third, || Ok(())).expect("done before anything is asked");
 }
 
 #[test]

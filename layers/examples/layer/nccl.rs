@@ -1,21 +1,43 @@
 //! Sums of gradients over replicas by NCCL. It is bound at run time, and never with multicast.
 #![allow(unsafe_code)]
 
-use counterflow::cuda::{CudaStream, Gpu};
+use crate::wait::until;
+use counterflow::driver::Event;
 use counterflow::{Communicator, Error, Tensor, jit, multicast};
 use libloading::os::unix::{Library, RTLD_NOW};
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
+use std::ptr;
 use std::sync::Arc;
 
 const FILE: &str = "libnccl.so.2";
 const F32: c_int = 7;
 const SUM: c_int = 0;
+/// `ncclInProgress`: a call goes on in the background.
+const IN_PROGRESS: Status = 7;
 
 /// NCCL's `ncclUniqueId`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Id([u8; 128]);
+
+/// NCCL's `ncclConfig_t` of the first version that has one. What newer ones have beside it takes its default.
+#[repr(C)]
+struct Settings {
+    size: usize,
+    magic: u32,
+    version: u32,
+    blocking: c_int,
+}
+
+/// No call waits for a replica on the host: such a wait could not be ended.
+static WITHOUT_WAITING: Settings = Settings {
+    size: size_of::<Settings>(),
+    magic: 0xcafe_beef,
+    version: 21_400,
+    blocking: 0,
+};
 
 type Status = c_int;
 type AllReduce = unsafe extern "C" fn(
@@ -31,18 +53,20 @@ type AllReduce = unsafe extern "C" fn(
 #[derive(Clone, Copy)]
 struct Functions {
     id: unsafe extern "C" fn(*mut Id) -> Status,
-    init: unsafe extern "C" fn(*mut *mut c_void, c_int, Id, c_int) -> Status,
+    init: unsafe extern "C" fn(*mut *mut c_void, c_int, Id, c_int, *const Settings) -> Status,
     all_reduce: AllReduce,
-    destroy: unsafe extern "C" fn(*mut c_void) -> Status,
+    state: unsafe extern "C" fn(*mut c_void, *mut Status) -> Status,
+    abort: unsafe extern "C" fn(*mut c_void) -> Status,
     text: unsafe extern "C" fn(Status) -> *const c_char,
 }
 
 /// This rank's end of NCCL's communicator over the replicas, in the order of a tensor-parallel rank.
 pub struct Replicas {
     functions: Functions,
-    comm: *mut c_void,
-    gpu: Arc<Gpu>,
-    stream: Arc<CudaStream>,
+    /// Null once it was aborted.
+    comm: Cell<*mut c_void>,
+    data: Arc<Communicator>,
+    group: Arc<Communicator>,
 }
 
 fn bind<T: Copy>(library: &Library, name: &CStr) -> Result<T, Error> {
@@ -56,7 +80,8 @@ fn bind<T: Copy>(library: &Library, name: &CStr) -> Result<T, Error> {
 fn missing(why: &str) -> Error {
     Error::Toolkit {
         what: format!("no NCCL to average with: {why}"),
-        help: "install it, or `pip install nvidia-nccl-cu13`; or leave out --nccl".into(),
+        help: "install NCCL 2.14 or later, or `pip install nvidia-nccl-cu13`; or leave out --nccl"
+            .into(),
     }
 }
 
@@ -65,8 +90,8 @@ impl Replicas {
     ///
     /// # Errors
     /// [`Error::Usage`] unless every variable that keeps libraries off multicast is set, and on emulated ranks; [`Error::Toolkit`] without
-    /// NCCL; what it refuses.
-    pub fn new(data: &Communicator, group: &Communicator) -> Result<Replicas, Error> {
+    /// NCCL; what it refuses; as [`Replicas::sum`].
+    pub fn new(data: &Arc<Communicator>, group: &Arc<Communicator>) -> Result<Replicas, Error> {
         // NCCL may bring others with it: all are forbidden multicast, before anything is loaded.
         multicast::must_be_off("NCCL with all that it loads")?;
         if group.gpu().is_emulated() {
@@ -84,13 +109,13 @@ impl Replicas {
         let library = ManuallyDrop::new(library.map_err(|error| missing(&error.to_string()))?);
         let functions = Functions {
             id: bind(&library, c"ncclGetUniqueId")?,
-            init: bind(&library, c"ncclCommInitRank")?,
+            init: bind(&library, c"ncclCommInitRankConfig")?,
             all_reduce: bind(&library, c"ncclAllReduce")?,
-            destroy: bind(&library, c"ncclCommDestroy")?,
+            state: bind(&library, c"ncclCommGetAsyncError")?,
+            abort: bind(&library, c"ncclCommAbort")?,
             text: bind(&library, c"ncclGetErrorString")?,
         };
-        let gpu = group.gpu().cuda()?.clone();
-        gpu.bind()?;
+        group.gpu().cuda()?.bind()?;
         let shared = data.allocate::<u8>("NCCL's id", [128])?;
         if data.rank() == 0 {
             let mut id = Id([0; 128]);
@@ -103,46 +128,104 @@ impl Replicas {
         let mut id = Id([0; 128]);
         id.0.copy_from_slice(&shared.read_on(0)?);
         let (world, rank) = (data.world() as c_int, data.rank() as c_int);
-        let mut comm = std::ptr::null_mut();
-        // SAFETY: the place is ours, and every rank of `data` calls this with the id of its first one.
-        let status = unsafe { (functions.init)(&raw mut comm, world, id, rank) };
-        functions.fine("start", status)?;
-        Ok(Replicas {
+        let mut comm = ptr::null_mut();
+        // SAFETY: the places are ours, and every rank of `data` calls this with the id of its first one.
+        let status =
+            unsafe { (functions.init)(&raw mut comm, world, id, rank, &raw const WITHOUT_WAITING) };
+        let replicas = Replicas {
             functions,
-            comm,
-            gpu,
-            stream: group.stream().cuda()?.clone(),
+            comm: Cell::new(comm),
+            data: data.clone(),
+            group: group.clone(),
+        };
+        replicas.or_abort(|| {
+            functions.fine("start", status)?;
+            replicas.until("the start of NCCL", || replicas.is_idle("start"))
+        })?;
+        Ok(replicas)
+    }
+
+    /// The sum over the replicas, in place, behind the rank's own launches: so on every GPU it comes after the same kernels, and none
+    /// of those that wait for peers runs beside it. Waits for it.
+    ///
+    /// # Errors
+    /// What NCCL refuses; how the replicas' communicator ended; [`Error::Aborted`] after the time limit. The sum is ended then, and
+    /// all later ones are refused.
+    pub fn sum(&self, gradient: &mut Tensor<f32>) -> Result<(), Error> {
+        if self.comm.get().is_null() {
+            return Err(Error::Aborted {
+                what: "NCCL's communicator was ended by an earlier error".into(),
+                help: "start the replicas again".into(),
+            });
+        }
+        // The launches before have a time limit of their own.
+        self.group.synchronize()?;
+        self.group.gpu().cuda()?.bind()?;
+        self.or_abort(|| {
+            let (at, stream) = (gradient.address().get(), self.group.stream());
+            // SAFETY: the tensor has so many numbers, and lives until the sum is done or was aborted. Nobody else uses the communicator,
+            // which is none that was aborted.
+            let status = unsafe {
+                (self.functions.all_reduce)(
+                    at as *const c_void,
+                    at as *mut c_void,
+                    gradient.len(),
+                    F32,
+                    SUM,
+                    self.comm.get(),
+                    stream.cuda()?.cu_stream().cast(),
+                )
+            };
+            self.functions.fine("sum", status)?;
+            // The kernel is in the stream once nothing goes on in the background.
+            self.until("a sum by NCCL", || self.is_idle("sum"))?;
+            let summed = Event::record(stream)?;
+            self.until("a sum by NCCL", || {
+                self.is_idle("sum")?;
+                summed.is_done()
+            })
         })
     }
 
-    /// Enqueues the sum over the replicas, in place, in the order of the rank's own launches: so on every GPU it comes after the same
-    /// kernels, and none of those that wait for peers runs beside it.
+    /// Does it, and where that fails, aborts the communicator, which ends its kernels, and tells the other replicas.
+    fn or_abort(&self, run: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        run().inspect_err(|error| {
+            self.abort();
+            self.data.abort(error);
+        })
+    }
+
+    fn until(&self, what: &str, done: impl Fn() -> Result<bool, Error>) -> Result<(), Error> {
+        // The replicas' own stream has no work: this tells how their communicator ended, if it did.
+        until(what, self.data.timeout(), done, || self.data.synchronize())
+    }
+
+    /// True if no call goes on in the background.
     ///
     /// # Errors
-    /// What NCCL refuses.
-    pub fn sum(&self, gradient: &mut Tensor<f32>) -> Result<(), Error> {
-        self.gpu.bind()?;
-        let at = gradient.address().get();
-        // SAFETY: the tensor has so many numbers, and lives until the stream has come past this: it is freed in its order. Nobody else
-        // uses the communicator.
-        let status = unsafe {
-            (self.functions.all_reduce)(
-                at as *const c_void,
-                at as *mut c_void,
-                gradient.len(),
-                F32,
-                SUM,
-                self.comm,
-                self.stream.cu_stream().cast(),
-            )
-        };
-        self.functions.fine("sum", status)
+    /// What a call, or a kernel of the communicator's, ended with.
+    fn is_idle(&self, what: &str) -> Result<bool, Error> {
+        let mut state = 0;
+        // SAFETY: the communicator is alive, and the place is ours.
+        let status = unsafe { (self.functions.state)(self.comm.get(), &raw mut state) };
+        self.functions.fine(what, status)?;
+        self.functions.fine(what, state)?;
+        Ok(state != IN_PROGRESS)
+    }
+
+    /// Ends what the communicator does, and frees it. It waits for no replica.
+    fn abort(&self) {
+        let comm = self.comm.replace(ptr::null_mut());
+        if !comm.is_null() {
+            // SAFETY: nobody has it any more.
+            unsafe { (self.functions.abort)(comm) };
+        }
     }
 }
 
 impl Functions {
     fn fine(&self, what: &str, status: Status) -> Result<(), Error> {
-        if status == 0 {
+        if status == 0 || status == IN_PROGRESS {
             return Ok(());
         }
         // SAFETY: it gives a text of the library's own that ends in zero, for any number.
@@ -157,9 +240,7 @@ impl Functions {
 
 impl Drop for Replicas {
     fn drop(&mut self) {
-        // What was enqueued is done before it is gone; an error was told where the results were read.
-        let _ = self.stream.synchronize();
-        // SAFETY: nobody else has it, and its work is done.
-        unsafe { (self.functions.destroy)(self.comm) };
+        // Every sum was waited for, or is to be ended: to destroy it might wait for a replica that is gone.
+        self.abort();
     }
 }
