@@ -66,17 +66,26 @@ impl CommOverlap {
         &self.0.told
     }
 
-    /// Copies this rank's chunk of so many rows over all ranks, or all of them, into the buffer. Codes take half of it.
+    /// Copies this rank's chunk of so many rows over all ranks, or all of them, into the buffer. It has elements alone, since
+    /// [`CommOverlap::bulk_overlap`] moves and adds bf16. So codes are refused by the compiler:
+    ///
+    /// ```compile_fail
+    /// # use counterflow::{Error, QuantTensor, Tensor, prelude::e4m3};
+    /// # use counterflow_layers::CommOverlap;
+    /// fn wrong(overlap: &CommOverlap, codes: &QuantTensor<Tensor<e4m3>>) -> Result<(), Error> {
+    ///     overlap.copy_into_buffer(16, codes, true)
+    /// }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Usage`] for another number of rows, and for more than the buffer has.
-    pub fn copy_into_buffer<'a>(
+    pub fn copy_into_buffer(
         &self,
         rows: usize,
-        input: impl Into<Factor<'a>>,
+        input: &Tensor<bf16>,
         local_chunk: bool,
     ) -> Result<(), Error> {
-        self.0.copy_into_buffer(rows, input.into(), local_chunk)
+        self.0.copy_into_buffer(rows, input, local_chunk)
     }
 
     /// The buffer with so many columns in a call of so many rows: this rank's chunk, or all rows.

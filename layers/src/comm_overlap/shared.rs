@@ -1,16 +1,16 @@
 //! What both classes have: the buffers, the settings, the ops that were built.
 
 use super::factor::{Factor, coded};
-use crate::fp8::Coded;
 use crate::overlap::{Gemm, GemmName, Method, Parallel, Pass, Settings};
 use crate::schedules as ours;
 use crate::step::{Built, CodedStep, Latest, Step, Work, shape};
 use crate::userbuffers::{Initialize, Userbuffers};
 use counterflow::op::Argument;
-use counterflow::prelude::{bf16, e4m3};
+use counterflow::prelude::bf16;
 use counterflow::rule::Fp8;
 use counterflow::{Communicator, Error, Layout, Setting, Tensor, UserBuffer, schedules};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ops::Range;
+use std::sync::Arc;
 use tracing::warn;
 
 /// The weight of a product, with the bias that goes to its result.
@@ -88,8 +88,6 @@ pub(super) struct Shared {
     /// Settings that have nothing to act on, each with the reason.
     pub told: Vec<Told>,
     ops: Latest<Key>,
-    /// Type and scale of the codes in the buffer. None: it has elements.
-    codes: Mutex<Option<(Fp8, Tensor<f32>)>>,
 }
 
 impl Shared {
@@ -127,7 +125,6 @@ impl Shared {
             settings: settings.clone(),
             told,
             ops: Latest::new([]),
-            codes: Mutex::default(),
         })
     }
 
@@ -216,70 +213,45 @@ impl Shared {
         self.userbuffers.summed([self.each(rows), columns])
     }
 
+    /// This rank's rows of so many, or all of them.
+    pub fn part(&self, rows: usize, local_chunk: bool) -> Range<usize> {
+        let rank = self.rank();
+        match local_chunk {
+            true => rank.chunk(rank.rank(), rows),
+            false => 0..rows,
+        }
+    }
+
+    /// The rows of the buffer that an input of that shape is copied to, in a call of so many.
+    pub fn place(
+        &self,
+        rows: usize,
+        [own, columns]: [usize; 2],
+        local_chunk: bool,
+    ) -> Result<(UserBuffer<bf16>, Range<usize>), Error> {
+        let all = self.buffer(rows, columns)?;
+        let part = self.part(rows, local_chunk);
+        match own == part.len() {
+            true => Ok((all, part)),
+            false => Err(Error::Usage {
+                what: format!("{own} rows copied into the buffer"),
+                legal: format!("give {}: rows {part:?} of {rows}", part.len()),
+            }),
+        }
+    }
+
     pub fn copy_into_buffer(
         &self,
         rows: usize,
-        input: Factor<'_>,
+        input: &Tensor<bf16>,
         local_chunk: bool,
     ) -> Result<(), Error> {
-        input.has_one_scale()?;
         let _turn = self.userbuffers.turn();
-        let [own, columns] = input.shape();
-        let all = self.buffer(rows, columns)?;
-        let rank = self.rank();
-        let part = match local_chunk {
-            true => rank.chunk(rank.rank(), rows),
-            false => 0..rows,
-        };
-        if own != part.len() {
-            return Err(Error::Usage {
-                what: format!("{own} rows copied into the buffer"),
-                legal: format!("give {}: rows {part:?} of {rows}", part.len()),
-            });
+        let (all, part) = self.place(rows, input.shape(), local_chunk)?;
+        match part.is_empty() {
+            true => Ok(()),
+            false => all.rows(part)?.copy_from(input),
         }
-        let shape = [all.shape()[0], columns];
-        let codes = match input {
-            Factor::Bf16(elements) if own > 0 => {
-                all.rows(part)?.copy_from(elements)?;
-                None
-            }
-            Factor::Bf16(_) => None,
-            Factor::E4M3(coded) => {
-                if own > 0 {
-                    let all = all.reinterpret::<e4m3>(shape)?;
-                    all.rows(part)?.copy_from(coded.codes())?;
-                }
-                Some((Fp8::E4M3, coded.scales().clone()))
-            }
-            Factor::E5M2(coded) => {
-                if own > 0 {
-                    let codes = coded.codes().reinterpret::<e4m3>([own, columns])?;
-                    let all = all.reinterpret::<e4m3>(shape)?;
-                    all.rows(part)?.copy_from(&codes)?;
-                }
-                Some((Fp8::E5M2, coded.scales().clone()))
-            }
-        };
-        *self.codes.lock().unwrap_or_else(PoisonError::into_inner) = codes;
-        Ok(())
-    }
-
-    /// Type and scale of the codes that the buffer has. None: it has elements.
-    pub fn codes(&self) -> Option<(Fp8, Tensor<f32>)> {
-        let codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
-        codes.clone()
-    }
-
-    /// The codes of the buffer, in a call of so many rows over all ranks.
-    pub fn coded(
-        &self,
-        rows: usize,
-        columns: usize,
-        (to, scale): &(Fp8, Tensor<f32>),
-    ) -> Result<Coded, Error> {
-        let all = self.buffer(rows, columns)?;
-        let all = all.reinterpret::<e4m3>([all.shape()[0], columns])?;
-        Coded::all(*to, &all, scale)
     }
 
     pub fn get_buffer(
@@ -288,11 +260,7 @@ impl Shared {
         columns: usize,
         local_chunk: bool,
     ) -> Result<UserBuffer<bf16>, Error> {
-        let rank = self.rank();
-        let part = match local_chunk {
-            true => rank.chunk(rank.rank(), rows),
-            false => 0..rows,
-        };
+        let part = self.part(rows, local_chunk);
         self.buffer(rows, columns)?.rows(part)
     }
 

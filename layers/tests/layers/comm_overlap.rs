@@ -408,3 +408,84 @@ fn what_a_class_cannot_do_is_refused() {
     });
     all.expect("refusals end nothing");
 }
+
+/// Bits of codes that are a number's, and no two rows alike.
+fn bits(rows: usize) -> Vec<e4m3> {
+    let of = |at: usize| e4m3::from_bits((0x30 + at % 16 + at / SIDES[0] % 7) as u8);
+    (0..rows * SIDES[0]).map(of).collect()
+}
+
+#[test]
+fn a_buffer_of_codes_is_not_taken_for_elements() {
+    for world in [1, 3] {
+        let done = each(world, |rank| {
+            rank.reserve(32 << 20)?;
+            let settings = Settings::default();
+            let overlap = CommOverlapP2P::new(rank, [MOST, SIDES[0]], Comm::AllGather, &settings)?;
+            let scale = rank.zeros::<f32>([1, 1])?;
+            scale.write(&[0.5])?;
+            let coded = |values: &[e4m3]| {
+                let codes = rank.zeros::<e4m3>([values.len() / SIDES[0], SIDES[0]])?;
+                codes.write(values)?;
+                QuantTensor::new(codes, scale.clone(), Granularity::PerTensor)
+            };
+            let weight = coded(&bits(SIDES[1]))?;
+            let w = Operand {
+                tensor: (&weight).into(),
+                bias: None,
+                layout: Layout::Nt,
+            };
+            // On three ranks the last one has a row less.
+            let rows = 8;
+            let chunk = rank.chunk(rank.rank(), rows);
+            let all = bits(rows);
+            let own = &all[chunk.start * SIDES[0]..chunk.end * SIDES[0]];
+            let told = |error: Error| error.to_string();
+            let taken = |local| overlap.get_buffer(rows, SIDES[0], local).map(drop);
+            let bytes =
+                |codes: &[e4m3]| codes.iter().map(|code| code.to_bits()).collect::<Vec<_>>();
+
+            let error = told(
+                overlap
+                    .get_codes(rows, SIDES[0], true)
+                    .expect_err("elements"),
+            );
+            assert_eq!(error, "codes of a buffer that has elements");
+            overlap.copy_into_buffer(rows, &coded(own)?, true)?;
+            // Elements that were written through it would be multiplied as codes, with the scale of these.
+            for local in [false, true] {
+                let error = told(taken(local).expect_err("codes"));
+                assert_eq!(error, "the buffer as bf16, and it has codes of E4M3");
+            }
+            let found = overlap.get_codes(rows, SIDES[0], true)?.read()?;
+            assert_eq!(found, bytes(own), "this rank's codes");
+            let mut y = rank.zeros([rows, SIDES[1]])?;
+            overlap.split_overlap_ag(rows, w, &mut y, None)?;
+            let found = overlap.get_codes(rows, SIDES[0], false)?.read()?;
+            assert_eq!(found, bytes(&all), "all codes");
+
+            let elements = rank.zeros([chunk.len(), SIDES[0]])?;
+            overlap.copy_into_buffer(rows, &elements, true)?;
+            taken(true)?;
+            let error = told(
+                overlap
+                    .get_codes(rows, SIDES[0], true)
+                    .expect_err("elements"),
+            );
+            assert_eq!(error, "codes of a buffer that has elements");
+            let error = overlap.split_overlap_ag(rows, w, &mut y, None);
+            let error = told(error.expect_err("codes and elements"));
+            assert_eq!(error, "a product of codes and elements");
+
+            // Nothing of a communicator of sums reads codes from the buffer.
+            let sums = CommOverlapP2P::new(rank, [MOST, SIDES[0]], Comm::ReduceScatter, &settings)?;
+            let error = told(
+                sums.copy_into_buffer(rows, &coded(own)?, true)
+                    .expect_err("codes"),
+            );
+            assert_eq!(error, "codes in the buffer of a reduce-scatter");
+            sums.copy_into_buffer(rows, &elements, true)
+        });
+        done.unwrap_or_else(|error| panic!("{world} ranks: {error}"));
+    }
+}
