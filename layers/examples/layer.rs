@@ -150,7 +150,9 @@ fn train(world: &Communicator, options: &Options) -> Result<(), Error> {
     let mut model = Model::new(&buffers, options, &rng)?;
     data.reserve(GradientSum::heap_bytes(model.largest(), replicas) + (4 << 20))?;
     let of_replicas = GradientSum::new(&data, model.largest())?;
-    let nccl = options.nccl.then(|| nccl::Replicas::new(&data, &group));
+    let nccl = options
+        .nccl
+        .then(|| nccl::Replicas::new(world, &data, &group));
     let nccl = nccl.transpose()?;
     // Losses were divided already.
     let average = |mean: &mut Tensor<f32>| {
@@ -237,7 +239,8 @@ fn run(options: &Options) -> Result<(), Error> {
             true => Communicator::from_env()?,
             false => Communicator::emulated_from_env()?,
         };
-        return train(&rank, options);
+        // Others may wait for this rank in a sum of another library's, which sees no end of a group.
+        return train(&rank, options).inspect_err(|error| rank.abort(error));
     }
     Communicator::each(&Communicator::emulated(options.ranks)?, |rank| {
         train(rank, options)

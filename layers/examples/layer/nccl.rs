@@ -61,11 +61,12 @@ struct Functions {
 }
 
 /// This rank's end of NCCL's communicator over the replicas, in the order of a tensor-parallel rank.
-pub struct Replicas {
+pub struct Replicas<'w> {
     functions: Functions,
     /// Null once it was aborted.
     comm: Cell<*mut c_void>,
-    data: Arc<Communicator>,
+    /// All ranks: whichever is gone, no sum is whole.
+    world: &'w Communicator,
     group: Arc<Communicator>,
 }
 
@@ -85,13 +86,17 @@ fn missing(why: &str) -> Error {
     }
 }
 
-impl Replicas {
+impl<'w> Replicas<'w> {
     /// Over the ranks of `data`, for tensors of `group`. Collective: every rank of both makes its own.
     ///
     /// # Errors
     /// [`Error::Usage`] unless every variable that keeps libraries off multicast is set, and on emulated ranks; [`Error::Toolkit`] without
     /// NCCL; what it refuses; as [`Replicas::sum`].
-    pub fn new(data: &Arc<Communicator>, group: &Arc<Communicator>) -> Result<Replicas, Error> {
+    pub fn new(
+        world: &'w Communicator,
+        data: &Communicator,
+        group: &Arc<Communicator>,
+    ) -> Result<Replicas<'w>, Error> {
         // NCCL may bring others with it: all are forbidden multicast, before anything is loaded.
         multicast::must_be_off("NCCL with all that it loads")?;
         if group.gpu().is_emulated() {
@@ -127,15 +132,15 @@ impl Replicas {
         data.barrier()?;
         let mut id = Id([0; 128]);
         id.0.copy_from_slice(&shared.read_on(0)?);
-        let (world, rank) = (data.world() as c_int, data.rank() as c_int);
+        let (count, rank) = (data.world() as c_int, data.rank() as c_int);
         let mut comm = ptr::null_mut();
         // SAFETY: the places are ours, and every rank of `data` calls this with the id of its first one.
         let status =
-            unsafe { (functions.init)(&raw mut comm, world, id, rank, &raw const WITHOUT_WAITING) };
+            unsafe { (functions.init)(&raw mut comm, count, id, rank, &raw const WITHOUT_WAITING) };
         let replicas = Replicas {
             functions,
             comm: Cell::new(comm),
-            data: data.clone(),
+            world,
             group: group.clone(),
         };
         replicas.or_abort(|| {
@@ -149,7 +154,7 @@ impl Replicas {
     /// of those that wait for peers runs beside it. Waits for it.
     ///
     /// # Errors
-    /// What NCCL refuses; how the replicas' communicator ended; [`Error::Aborted`] after the time limit. The sum is ended then, and
+    /// What NCCL refuses; how the communicator of all ranks ended; [`Error::Aborted`] after the time limit. The sum is ended then, and
     /// all later ones are refused.
     pub fn sum(&self, gradient: &mut Tensor<f32>) -> Result<(), Error> {
         if self.comm.get().is_null() {
@@ -187,17 +192,18 @@ impl Replicas {
         })
     }
 
-    /// Does it, and where that fails, aborts the communicator, which ends its kernels, and tells the other replicas.
+    /// Does it, and where that fails, aborts the communicator, which ends its kernels, and tells all ranks.
     fn or_abort(&self, run: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
         run().inspect_err(|error| {
             self.abort();
-            self.data.abort(error);
+            self.world.abort(error);
         })
     }
 
     fn until(&self, what: &str, done: impl Fn() -> Result<bool, Error>) -> Result<(), Error> {
-        // The replicas' own stream has no work: this tells how their communicator ended, if it did.
-        until(what, self.data.timeout(), done, || self.data.synchronize())
+        // Nothing is launched on the communicator of all ranks: this tells how it ended, if it did.
+        let alive = || self.world.synchronize();
+        until(what, self.world.timeout(), done, alive)
     }
 
     /// True if no call goes on in the background.
@@ -238,7 +244,7 @@ impl Functions {
     }
 }
 
-impl Drop for Replicas {
+impl Drop for Replicas<'_> {
     fn drop(&mut self) {
         // Every sum was waited for, or is to be ended: to destroy it might wait for a replica that is gone.
         self.abort();
