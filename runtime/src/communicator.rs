@@ -536,21 +536,6 @@ impl Communicator {
         self.group.queues()
     }
 
-    /// Time that a rank waits for another: of `UB_TIMEOUT`. Wait as long for what another library does with the ranks.
-    ///
-    /// ```
-    /// use counterflow::Communicator;
-    /// use std::time::Instant;
-    ///
-    /// let rank = &Communicator::emulated(1)?[0];
-    /// let deadline = Instant::now() + rank.timeout();
-    /// assert!(deadline > Instant::now());
-    /// # Ok::<(), counterflow::Error>(())
-    /// ```
-    pub fn timeout(&self) -> Duration {
-        self.group.timeout()
-    }
-
     /// Counts a launch of this rank that peers wait for.
     ///
     /// # Errors

@@ -281,7 +281,24 @@ fn too_few(world: u32, gpus: &[String]) -> Error {
     }
 }
 
-/// Time that a rank waits for another.
+impl Communicator {
+    /// Time that a rank waits for another: of `UB_TIMEOUT`. Wait as long for what another library does with the ranks.
+    ///
+    /// ```
+    /// use counterflow::Communicator;
+    /// use std::time::Instant;
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let deadline = Instant::now() + rank.timeout();
+    /// assert!(deadline > Instant::now());
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn timeout(&self) -> Duration {
+        self.group.timeout()
+    }
+}
+
+/// Time that a rank waits for another, by the environment.
 pub(super) fn timeout() -> Result<Duration, Error> {
     let Some(text) = std::env::var_os("UB_TIMEOUT").filter(|text| !text.is_empty()) else {
         return Ok(Duration::from_secs(TIMEOUT));
