@@ -1,5 +1,9 @@
 //! The caller's order of launches: a stream, or the rank's own.
 
+mod order;
+
+pub(crate) use order::{Order, Place};
+
 use crate::begins::Begins;
 use crate::communicator::Communicator;
 use crate::driver::{Current, Lane, Stream, Turn};
@@ -14,7 +18,8 @@ use std::cell::Cell;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Order that a launch joins: that of a stream, of a rank itself, or of a graph that is recorded. A stream that the
-/// program captures makes the launch a part of the program's graph.
+/// program captures makes the launch a part of the program's graph. Where a thread records the rank's own order, launches that
+/// it makes there join that graph: what counts is when they are made, and not when they were begun.
 ///
 /// ```
 /// use counterflow::op::Caller;
@@ -48,28 +53,11 @@ enum Kind<'a> {
     Rank(&'a Communicator),
     Stream(Stream),
     Recording(&'a Recording),
-    /// The rank's own order, which this thread records.
-    Own(Arc<Recording>),
-}
-
-/// Order that a launch joins, seen from the rank that launches.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Place<'a> {
-    /// The rank's own stream, alone.
-    Own,
-    /// Another stream: after what is in it, before what comes later.
-    Outside(&'a Stream),
-    /// A graph.
-    Recording(&'a Recording),
-    /// A graph that the program captures in that stream.
-    Captured(&'a Stream),
 }
 
 impl<'a> From<&'a Communicator> for Caller<'a> {
     fn from(rank: &'a Communicator) -> Self {
-        let recording = rank.own().recording();
-        let recording = recording.and_then(|of| of.itself().downcast().ok());
-        Caller(recording.map_or(Kind::Rank(rank), Kind::Own))
+        Caller(Kind::Rank(rank))
     }
 }
 
@@ -88,57 +76,6 @@ impl From<&Stream> for Caller<'_> {
 impl From<&Arc<CudaStream>> for Caller<'_> {
     fn from(stream: &Arc<CudaStream>) -> Self {
         Caller(Kind::Stream(stream.clone().into()))
-    }
-}
-
-impl Caller<'_> {
-    /// True if nothing runs now.
-    pub(crate) fn records(&self) -> bool {
-        matches!(self.0, Kind::Recording(_) | Kind::Own(_))
-    }
-
-    /// Place of a launch of that rank.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] for another rank, a stream of another GPU, and where the rank's own stream records a graph: what
-    /// is in its order is then never done.
-    pub(crate) fn place(
-        &self,
-        rank: &Communicator,
-        current: Current<'_>,
-    ) -> Result<Place<'_>, Error> {
-        let others = |other: &Communicator| {
-            Err(Error::Usage {
-                what: format!("a launch of rank {} on rank {}", rank.rank(), other.rank()),
-                legal: "each rank launches what it built".into(),
-            })
-        };
-        match &self.0 {
-            Kind::Rank(other) if !other.is(rank) => others(other),
-            Kind::Recording(recording) if recording.rank().is(rank) => {
-                Ok(Place::Recording(recording))
-            }
-            Kind::Own(recording) if recording.rank().is(rank) => Ok(Place::Recording(recording)),
-            Kind::Recording(recording) => others(recording.rank()),
-            Kind::Own(recording) => others(recording.rank()),
-            Kind::Stream(stream) if !rank.gpu().has(stream) => Err(Error::Usage {
-                what: format!("a stream of another GPU than rank {}'s", rank.rank()),
-                legal: format!("give a stream of GPU {}", rank.gpu().ordinal()),
-            }),
-            // Nobody records a stream that nobody has.
-            Kind::Rank(_) | Kind::Stream(_)
-                if rank.has_lent() && current.is_capturing(rank.own_stream()) =>
-            {
-                Err(Error::Usage {
-                    what: "a launch while the rank's own stream records a graph".into(),
-                    legal: "capture another stream, or use `Communicator::capture`".into(),
-                })
-            }
-            Kind::Stream(stream) if current.is_capturing(stream) => Ok(Place::Captured(stream)),
-            Kind::Rank(_) => Ok(Place::Own),
-            Kind::Stream(stream) if stream.is(rank.own_stream()) => Ok(Place::Own),
-            Kind::Stream(stream) => Ok(Place::Outside(stream)),
-        }
     }
 }
 

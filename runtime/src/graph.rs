@@ -7,7 +7,7 @@
 //! could do is to put the same on the same list.
 
 use crate::attempt::Attempt;
-use crate::caller::{Caller, Place, in_order};
+use crate::caller::{Caller, Order, Place, in_order};
 use crate::communicator::Communicator;
 use crate::driver::{self, Current, range};
 use crate::error::Error;
@@ -78,8 +78,8 @@ impl Communicator {
         ended(&recording, told)
     }
 
-    /// Records what `record` enqueues in this rank's own order on this thread: launches on the rank, steps, copies and fills of
-    /// tensors and buffers. So code that knows nothing of graphs, such as a layer's step, becomes one. Nothing of it runs now; calls
+    /// Records what `record` enqueues in this rank's own order on this thread: launches on the rank or its own stream, steps,
+    /// copies and fills of tensors and buffers. A launch counts where it is made, wherever it was begun. So code that knows nothing of graphs, such as a layer's step, becomes one. Nothing of it runs now; calls
     /// that wait for the GPU, or write values of the host, are refused.
     ///
     /// ```
@@ -109,6 +109,28 @@ impl Communicator {
         let records = own.records(recording.clone());
         let told = records.and_then(|_records| record());
         ended(&recording, told)
+    }
+
+    /// Number of the recording that this thread makes of the rank's own order, and None outside of
+    /// [`Communicator::capture_own`]. No other recording of the process has it.
+    ///
+    /// Replays use the memory that launches were recorded with, at any later time. So who lends memory to one call after another,
+    /// such as an allocator or a layer, lends a recording memory that nobody else gets.
+    ///
+    /// ```
+    /// use counterflow::Communicator;
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let mut found = Vec::new();
+    /// for _ in 0..2 {
+    ///     rank.capture_own(|| Ok(found.push(rank.capture_id())))?;
+    /// }
+    /// assert!(found[0].is_some() && found[1].is_some() && found[0] != found[1]);
+    /// assert_eq!(rank.capture_id(), None);
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn capture_id(&self) -> Option<u64> {
+        self.own().recording().map(|recording| recording.number())
     }
 }
 
@@ -140,7 +162,8 @@ impl Graph {
     pub fn launch<'a>(&self, on: impl Into<Caller<'a>>) -> Result<Pending, Error> {
         let _range = range(|| format!("replay {} launches, rank {}", self.len(), self.rank.rank()));
         let own = self.rank.own_stream();
-        replayed(&self.rank, &self.frozen.launches, &on.into(), |current| {
+        let order = on.into().order(&self.rank);
+        replayed(&self.rank, &self.frozen.launches, &order, |current| {
             self.frozen.counted.iter().for_each(InGraph::replays);
             current.launch(&self.graph, own)?;
             self.frozen.counted.iter().for_each(InGraph::replayed);
@@ -163,12 +186,12 @@ impl Graph {
 fn replayed(
     rank: &Arc<Communicator>,
     launches: &[(Option<Entry>, u32)],
-    caller: &Caller<'_>,
+    order: &Order<'_>,
     work: impl FnOnce(Current<'_>) -> Result<(), Error>,
 ) -> Result<Pending, Error> {
     rank.alive()?;
     let attempt = Attempt::new(rank);
-    let replayed = checked(rank, launches, caller, work, &attempt);
+    let replayed = checked(rank, launches, order, work, &attempt);
     let waits = launches.iter().any(|(entry, _)| entry.is_some());
     attempt.told(waits, "a graph", replayed)
 }
@@ -176,12 +199,12 @@ fn replayed(
 fn checked(
     rank: &Arc<Communicator>,
     launches: &[(Option<Entry>, u32)],
-    caller: &Caller<'_>,
+    order: &Order<'_>,
     work: impl FnOnce(Current<'_>) -> Result<(), Error>,
     attempt: &Attempt<'_>,
 ) -> Result<Pending, Error> {
     let current = rank.gpu().current()?;
-    let outside = match caller.place(rank, current)? {
+    let outside = match order.place(rank, current)? {
         Place::Own => None,
         Place::Outside(stream) => Some(stream),
         Place::Recording(_) | Place::Captured(_) => {
@@ -242,8 +265,8 @@ mod tests {
     ) -> (&'static str, Option<String>) {
         let ranks = Communicator::emulated(2).expect("ranks");
         let own = Arc::new(ranks[1].handle());
-        let caller = Caller::from(&ranks[on as usize]);
-        let error = replayed(&own, &[(entry, 1)], &caller, |_| work).expect_err("refused");
+        let order = Caller::from(&ranks[on as usize]).order(&own);
+        let error = replayed(&own, &[(entry, 1)], &order, |_| work).expect_err("refused");
         let told = ranks[0].synchronize().err();
         (error.kind(), told.map(|told| told.to_string()))
     }
@@ -267,6 +290,29 @@ mod tests {
         );
         // Nobody knows of one that is refused before.
         assert_eq!(refused(Some(entry), 0, Ok(())), ("usage", None));
+    }
+
+    #[test]
+    fn a_recording_that_has_ended_takes_no_launch_whoever_still_has_it() {
+        let rank = &Communicator::emulated(1).expect("a rank")[0];
+        let held = |rank: &Communicator| -> Arc<Recording> {
+            let recording = rank.own().recording().expect("one");
+            recording.itself().downcast().expect("one of ours")
+        };
+        let mut kept = None;
+        let recorded = rank.capture_own(|| {
+            kept = Some(held(rank));
+            Ok(())
+        });
+        recorded.expect("a graph");
+        let kept = kept.expect("it ran");
+        assert!(!rank.own().may_record_or_replay(), "it has ended");
+        let current = rank.gpu().current().expect("a GPU");
+        let order = Caller::from(&*kept).order(rank);
+        let error = order.place(rank, current).expect_err("refused");
+        assert_eq!(error.to_string(), "a launch in a recording that has ended");
+        drop(kept);
+        assert!(!rank.own().may_record_or_replay(), "it ends once");
     }
 
     #[test]

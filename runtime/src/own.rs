@@ -46,6 +46,9 @@ pub(crate) trait Records: std::fmt::Debug + Send + Sync {
     /// Keeps the memory for as long as the graph and its replays.
     fn keeps(&self, memory: Memory);
 
+    /// No other recording of this process has it.
+    fn number(&self) -> u64;
+
     /// The recording itself, for those that know it.
     fn itself(self: Arc<Self>) -> Memory;
 }

@@ -8,6 +8,7 @@ use crate::metrics::InGraph;
 use crate::own::Records;
 use std::any::Any;
 use std::mem;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A graph that is being recorded: launch ops on it, and enqueue other work on its [stream](Recording::stream).
@@ -39,6 +40,9 @@ pub struct Recording {
     rank: Arc<Communicator>,
     stream: Stream,
     frozen: Mutex<Frozen>,
+    /// No other recording of this process has it.
+    number: u64,
+    ended: AtomicBool,
 }
 
 /// The launches of a graph, and what they use.
@@ -64,9 +68,10 @@ impl Keeps for Recording {
     }
 }
 
+/// A closure that panics leaves it open.
 impl Drop for Recording {
     fn drop(&mut self) {
-        self.rank.own().ends_recording();
+        self.close();
     }
 }
 
@@ -79,6 +84,10 @@ impl Records for Recording {
         self.keep(memory);
     }
 
+    fn number(&self) -> u64 {
+        self.number
+    }
+
     fn itself(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
         self
     }
@@ -87,6 +96,7 @@ impl Records for Recording {
 impl Recording {
     /// Begins one.
     pub(crate) fn begin(rank: &Communicator) -> Result<Recording, Error> {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let stream = rank.gpu().stream()?;
         Graph::record(&stream)?;
         rank.own().begins_recording();
@@ -94,13 +104,36 @@ impl Recording {
             rank: Arc::new(rank.handle()),
             stream,
             frozen: Mutex::default(),
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            ended: AtomicBool::new(false),
         })
     }
 
     /// Ends it: the graph, and what it must keep.
     pub(crate) fn end(&self) -> Result<(Graph, Frozen), Error> {
-        let graph = Graph::recorded(&self.stream)?;
-        Ok((graph, mem::take(&mut *self.frozen())))
+        let graph = Graph::recorded(&self.stream);
+        self.close();
+        Ok((graph?, mem::take(&mut *self.frozen())))
+    }
+
+    fn close(&self) {
+        if !self.ended.swap(true, Ordering::AcqRel) {
+            self.rank.own().ends_recording();
+        }
+    }
+
+    /// Rejects launches once it has ended: its stream would run them, outside of every order.
+    ///
+    /// # Errors
+    /// [`Error::Usage`].
+    pub(crate) fn is_open(&self) -> Result<(), Error> {
+        match self.ended.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => Err(Error::Usage {
+                what: "a launch in a recording that has ended".into(),
+                legal: "launch it within `Communicator::capture`, or on the rank".into(),
+            }),
+        }
     }
 
     /// The rank whose launches it takes.

@@ -167,8 +167,11 @@ impl Communicator {
         self.own().allocated()
     }
 
-    /// Number of times that the host has waited for this rank's work so far, to read memory, in
-    /// [`Communicator::synchronize`] or for a launch: a step that leaves it as it was only enqueues.
+    /// Number of times so far that the host has waited for work in this rank's stream: to read memory, in
+    /// [`Communicator::synchronize`] or in [`Pending::wait`](crate::Pending::wait). A step that leaves it as it was reads nothing.
+    ///
+    /// It does not count waits for other ranks or threads: [`Communicator::barrier`], calls of all ranks, a turn that another thread
+    /// has, and a launch that waits at one of the [limits](crate::op::Launch::launch) on how far a rank may be ahead.
     ///
     /// ```
     /// use counterflow::Communicator;

@@ -9,7 +9,7 @@ use counterflow_layers::overlap::ModuleFlags;
 use counterflow_layers::{
     Activation, DelayedScaling, Float8BlockScaling, Float8CurrentScaling, Normalization,
     QuantizationMode, Recipe, RngTracker, TransformerLayer, TransformerLayerConfig,
-    TransformerLayerGradients, TransformerLayerParameters, Userbuffers,
+    TransformerLayerGradients, TransformerLayerParameters, TransformerLayerSaved, Userbuffers,
 };
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ type Change = fn(&mut TransformerLayerConfig);
 pub struct Running {
     layers: Vec<TransformerLayer>,
     pub held: Held,
-    x: Tensor<bf16>,
+    pub x: Tensor<bf16>,
     pub ys: Vec<Tensor<bf16>>,
     pub dxs: Vec<Tensor<bf16>>,
     buffers: Userbuffers,
@@ -120,9 +120,28 @@ impl Running {
         })
     }
 
-    pub fn step(&mut self, rows: usize) -> Result<(), Error> {
+    /// What `passes` does, in a step of FP8 if the layers are of that.
+    pub fn in_step(
+        &mut self,
+        passes: impl FnOnce(&mut Running) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let is_fp8 = self.layers[0].mlp().config().fp8.is_some();
         let in_fp8 = is_fp8.then(|| self.buffers.autocast(None)).transpose()?;
+        passes(self)?;
+        match in_fp8 {
+            Some(in_fp8) => in_fp8.end(),
+            None => Ok(()),
+        }
+    }
+
+    pub fn step(&mut self, rows: usize) -> Result<(), Error> {
+        self.in_step(|running| {
+            let saved = running.forward(rows)?;
+            running.backward(rows, saved)
+        })
+    }
+
+    pub fn forward(&mut self, rows: usize) -> Result<Vec<TransformerLayerSaved>, Error> {
         let shape = self.layers[0].shape(rows);
         let view = |of: &Tensor<bf16>| of.shaped(shape);
         let mut saved = Vec::new();
@@ -134,6 +153,18 @@ impl Running {
             saved.push(layer.forward([rows, BATCH], &now, &parameters, &mut y)?);
             now = y;
         }
+        Ok(saved)
+    }
+
+    /// The gradient of the last result is that result.
+    pub fn backward(
+        &mut self,
+        rows: usize,
+        saved: Vec<TransformerLayerSaved>,
+    ) -> Result<(), Error> {
+        let shape = self.layers[0].shape(rows);
+        let view = |of: &Tensor<bf16>| of.shaped(shape);
+        let mut now = view(&self.ys[self.ys.len() - 1])?;
         for ((layer, dx), saved) in self.layers.iter().zip(&self.dxs).zip(saved).rev() {
             let mut dx = view(dx)?;
             let frozen = [
@@ -151,10 +182,19 @@ impl Running {
             layer.backward(saved, &parameters, &now, &mut dx, gradients)?;
             now = dx;
         }
-        match in_fp8 {
-            Some(in_fp8) => in_fp8.end(),
-            None => Ok(()),
+        Ok(())
+    }
+
+    /// The bits of all results and gradients.
+    pub fn bits(&self) -> Result<Vec<u32>, Error> {
+        let mut found = Vec::new();
+        for tensor in self.ys.iter().chain(&self.dxs) {
+            found.extend(tensor.read()?.into_iter().map(|x| u32::from(x.to_bits())));
         }
+        for gradient in &self.held.gradients {
+            found.extend(gradient.read()?.into_iter().map(f32::to_bits));
+        }
+        Ok(found)
     }
 }
 

@@ -141,7 +141,11 @@ impl<'a> AllReduceNormLaunch<'a> {
         let elements = rows * columns;
         let given = op.recipe.map(|recipe| recipe.scaling) == Some(Scaling::Delayed);
         let mut launches = op.launches.clone();
-        let mut step = op.exchange.rank().step(caller);
+        let step = op.exchange.rank().step(caller);
+        let mut step = match &op.kernel {
+            Some(kernel) => step.keep(kernel.clone()),
+            None => step,
+        };
         let part = Part::of::<u32>(launches.len()).written("launches");
         let launches = step.add(part, &mut launches);
         let bf16s = Part::of::<bf16>(elements);

@@ -9,6 +9,7 @@ use counterflow_runtime::exchange::{Exchange, Kernel};
 use counterflow_runtime::op::Workspace;
 use counterflow_runtime::{Communicator, Error, Tensor};
 use half::bf16;
+use std::sync::Arc;
 
 /// The sum over ranks of rows of bf16, with a residual added and each row normalised (RMSNorm), and quantised if asked: one
 /// kernel on each rank, in one shot. Every rank sends its rows to every other, so it is for few rows: a step of decoding.
@@ -42,7 +43,7 @@ use half::bf16;
 pub struct AllReduceNorm {
     pub(super) exchange: Exchange,
     /// None: the rank is emulated.
-    pub(super) kernel: Option<Loaded>,
+    pub(super) kernel: Option<Arc<Loaded>>,
     pub(super) recipe: Option<Recipe>,
     pub(super) eps: f32,
     pub(super) most: [usize; 2],
@@ -167,7 +168,7 @@ impl<'r> AllReduceNormBuilder<'r> {
         let load = || {
             let kernel = match rank.gpu().is_emulated() {
                 true => None,
-                false => Some(Loaded::load(rank, &self.text(most[1]))?),
+                false => Some(Arc::new(Loaded::load(rank, &self.text(most[1]))?)),
             };
             // A launch has no more CTAs than there are SMs.
             let launches = rank.zeros::<u32>([rank.gpu().sms() as usize])?;

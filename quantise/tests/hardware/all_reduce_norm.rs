@@ -466,6 +466,47 @@ fn replays(all: &[Communicator], rounds: usize) {
     }));
 }
 
+/// A graph is all that is left of what it was recorded of.
+fn replays_alone(all: &[Communicator]) {
+    let shape = [4, 264];
+    fine(Communicator::each(all, |rank| {
+        let norm = AllReduceNorm::of(rank).eps(EPS).up_to(shape[0], shape[1]);
+        rank.reserve(norm.workspace()?.heap + (2 << 20))?;
+        let norm = norm.build()?;
+        let [x, mut residual, mut y] = [(); 3].map(|()| fine(rank.zeros::<bf16>(shape)));
+        let gamma = rank.zeros::<bf16>([shape[1]])?;
+        gamma.write(&vec![bf16::ONE; shape[1]])?;
+        let given = |rank: usize| rows_of(rank, shape, 3);
+        x.write(&given(rank.rank() as usize))?;
+        let graph = rank.capture(|recording| {
+            let launch = norm.on(recording).x(&x).residual(&mut residual);
+            launch.gamma(&gamma).y(&mut y).launch().map(drop)
+        })?;
+        drop((norm, x));
+        rank.synchronize()?;
+        rank.barrier()?;
+        graph.launch(rank)?.wait()?;
+        let given: Vec<_> = (0..rank.world() as usize).map(given).collect();
+        let zeros = vec![bf16::ZERO; shape[0] * shape[1]];
+        let [sums, normed] = wanted(&given, &zeros, &vec![bf16::ONE; shape[1]]);
+        assert!(bits(&residual.read()?) == bits(&sums), "residual");
+        assert!(bits(&y.read()?) == bits(&normed), "y");
+        rank.barrier()
+    }));
+}
+
+#[test]
+fn an_emulated_graph_keeps_what_its_launches_need() {
+    for world in [1, 2] {
+        replays_alone(&fine(Communicator::emulated(world)));
+    }
+}
+
+#[test]
+fn a_graph_on_a_gpu_keeps_the_kernel() {
+    on_gpu([1, 2], replays_alone);
+}
+
 #[test]
 fn emulated_replays_take_turns_with_launches_of_other_rows() {
     for world in [1, 2, 3] {

@@ -8,7 +8,7 @@ use super::planes;
 use super::sizes::Sizes;
 use crate::attempt::Attempt;
 use crate::begins::Begins;
-use crate::caller::{Caller, Captured, Place, captured, in_order};
+use crate::caller::{Caller, Captured, Order, Place, captured, in_order};
 use crate::communicator::Communicator;
 use crate::driver::{Current, Stream, range};
 use crate::error::Error;
@@ -155,17 +155,17 @@ impl<'a> Launch<'a> {
     pub fn launch(self) -> Result<Pending, Error> {
         let op = self.op;
         op.rank.alive()?;
-        let now = !self.caller.records();
+        let order = self.caller.order(&op.rank);
         let attempt = Attempt::new(&op.rank);
-        let launched = self.checked(&attempt);
-        let waits = now && op.largest().waiting(&op.rank).is_some();
+        let launched = self.checked(&order, &attempt);
+        let waits = !order.records() && op.largest().waiting(&op.rank).is_some();
         attempt.told(waits, &op.kernel().name, launched)
     }
 
-    fn checked(self, attempt: &Attempt<'_>) -> Result<Pending, Error> {
+    fn checked(self, order: &Order<'_>, attempt: &Attempt<'_>) -> Result<Pending, Error> {
         let Launch {
             op,
-            caller,
+            caller: _,
             mut given,
             refused,
             sizes,
@@ -173,7 +173,7 @@ impl<'a> Launch<'a> {
         refused.map_or(Ok(()), Err)?;
         let rank = &op.rank;
         let current = rank.gpu().current()?;
-        let place = caller.place(rank, current)?;
+        let place = order.place(rank, current)?;
         let [m, n, k] = sizes.of(op.largest().proof.series.most());
         if m == 0 {
             return match op.beside_rows() {

@@ -3,7 +3,7 @@
 use super::argument::{Extent, Home};
 use super::given::{Argument, Open, lenders};
 use crate::attempt::Attempt;
-use crate::caller::{Caller, Place, captured, in_order};
+use crate::caller::{Caller, Order, Place, captured, in_order};
 use crate::communicator::Communicator;
 use crate::driver::{self, Address, Element, Stream};
 use crate::error::Error;
@@ -210,8 +210,9 @@ impl<'a> Step<'a> {
     ) -> Result<Pending, Error> {
         let rank = self.rank;
         rank.alive()?;
+        let order = self.caller.order(rank);
         let Some(together) = &with else {
-            return self.enqueue(&Attempt::new(rank), None, work);
+            return self.enqueue(&order, &Attempt::new(rank), None, work);
         };
         if !together.rank.is(rank) {
             return Err(Error::Usage {
@@ -222,21 +223,22 @@ impl<'a> Step<'a> {
                 legal: "each rank launches what it built".into(),
             });
         }
-        let now = !self.caller.records() && together.entry.is_some();
+        let now = !order.records() && together.entry.is_some();
         let (attempt, name) = (Attempt::new(rank), together.name);
-        let launched = self.enqueue(&attempt, with, work);
+        let launched = self.enqueue(&order, &attempt, with, work);
         attempt.told(now, name, launched)
     }
 
     fn enqueue(
         self,
+        order: &Order<'_>,
         attempt: &Attempt<'_>,
         with: Option<Together<'_>>,
         work: impl FnOnce(&Running<'_>) -> Result<(), Error>,
     ) -> Result<Pending, Error> {
         let Step {
             rank,
-            caller,
+            caller: _,
             mut parts,
             mut kept,
         } = self;
@@ -244,7 +246,7 @@ impl<'a> Step<'a> {
         kept.extend(with.as_ref().map(|together| together.kept.clone()));
         let rank = &Arc::new(rank.handle());
         let current = rank.gpu().current()?;
-        let place = caller.place(rank, current)?;
+        let place = order.place(rank, current)?;
         let own = rank.own_stream();
         let (records, outside) = match place {
             Place::Own => (false, None),

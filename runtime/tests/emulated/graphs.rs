@@ -3,7 +3,7 @@
 use crate::schedules::{self, Sender};
 use counterflow_codegen::program::Program;
 use counterflow_runtime::driver::Event;
-use counterflow_runtime::op::Caller;
+use counterflow_runtime::op::{Caller, Running};
 use counterflow_runtime::{Communicator, Error, Graph, Op, Pending, Tensor, UserBuffer};
 use half::bf16;
 
@@ -293,4 +293,84 @@ fn work_in_a_ranks_own_order_is_recorded_and_replayed() -> Result<(), Error> {
         rank.barrier()
     })
     .map(drop)
+}
+
+/// A product of one rank, with a result that nothing has written.
+fn product(rank: &Communicator) -> Result<(Op, Tensor<bf16>, Tensor<bf16>), Error> {
+    let side = SIZE[1];
+    let op = rank
+        .op(&schedules::product((64, 64)))
+        .up_to(side, side, side)
+        .build()?;
+    let y = rank.zeros([side, side])?;
+    y.fill(0xff)?;
+    Ok((op, moving(rank)?, y))
+}
+
+/// Rows of `w` times themselves.
+fn is_made(y: &Tensor<bf16>) -> Result<bool, Error> {
+    let side = SIZE[1];
+    let wanted = |at: usize| f32::from(at / side == at % side);
+    let y = y.read()?;
+    Ok((0..side * side).all(|at| y[at].to_f32() == wanted(at)))
+}
+
+/// Launches and steps join the order that is recorded when they are made, wherever they were begun.
+#[test]
+fn a_launch_that_was_begun_before_a_recording_is_recorded_in_it() -> Result<(), Error> {
+    let rank = &Communicator::emulated(1)?[0];
+    let (op, w, mut y) = product(rank)?;
+    let launch = op.on(rank).tensor("x", &w).tensor("w", &w);
+    let launch = launch.tensor("y", &mut y);
+    let (step, mut ran_in) = (rank.step(rank), None);
+    let graph = rank.capture_own(|| {
+        launch.launch()?;
+        let work = |running: &Running<'_>| {
+            ran_in = Some(running.stream().is_capturing());
+            Ok(())
+        };
+        // SAFETY: nothing is enqueued.
+        unsafe { step.launch(work) }.map(drop)
+    })?;
+    assert_eq!((graph.len(), ran_in), (1, Some(true)));
+    assert!(y.read()?.iter().all(|y| y.is_nan()), "nothing ran");
+    graph.launch(rank)?.wait()?;
+    assert!(is_made(&y)?);
+    Ok(())
+}
+
+#[test]
+fn a_launch_on_the_ranks_own_stream_is_recorded_with_its_order() -> Result<(), Error> {
+    let rank = &Communicator::emulated(1)?[0];
+    let (op, w, mut y) = product(rank)?;
+    let other = rank.capture(|_| Ok(()))?;
+    let graph = rank.capture_own(|| {
+        let launch = op.on(rank.stream()).tensor("x", &w).tensor("w", &w);
+        launch.tensor("y", &mut y).launch()?;
+        let error = other.launch(rank.stream()).expect_err("refused");
+        assert_eq!(error.to_string(), "a graph launched in a graph");
+        Ok(())
+    })?;
+    assert_eq!(graph.len(), 1);
+    assert!(y.read()?.iter().all(|y| y.is_nan()), "nothing ran");
+    graph.launch(rank)?.wait()?;
+    assert!(is_made(&y)?);
+    Ok(())
+}
+
+#[test]
+fn a_launch_that_outlives_the_recording_it_was_begun_in_runs_in_the_ranks_order()
+-> Result<(), Error> {
+    let rank = &Communicator::emulated(1)?[0];
+    let (op, w, mut y) = product(rank)?;
+    let mut begun = None;
+    let graph = rank.capture_own(|| {
+        let launch = op.on(rank).tensor("x", &w).tensor("w", &w);
+        begun = Some(launch.tensor("y", &mut y));
+        Ok(())
+    })?;
+    assert!(graph.is_empty());
+    begun.expect("a launch").launch()?.wait()?;
+    assert!(is_made(&y)?);
+    Ok(())
 }
