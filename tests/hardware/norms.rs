@@ -114,6 +114,9 @@ fn ten_thousand_replays_of_captured_all_reduces_between_launches_of_other_rows()
                 assert!(same(&of.y, &normed)?, "y of round {round}");
                 after = vec![[bf16::ZERO; COLUMNS].to_vec(); MOST];
                 of.residual.fill(0)?;
+                // A replay may wait in the driver for the graph's earlier ones, with a lock that ranks on one GPU share: none runs
+                // ahead by many while another computes.
+                rank.barrier()?;
             }
             rank.synchronize()?;
             rank.barrier()

@@ -272,7 +272,7 @@ impl<C: Handle, S: Handle> QuantTensor<C, S> {
         let [held, line] = self.scales.held().unwrap_or_default();
         let columns = codes.held().map_or(0, |[_, columns]| columns);
         let all = self.codes.held().map_or(0, |[rows, _]| rows);
-        let [lines, _] = self.granularity().scales([rows.len(), columns]);
+        let [lines, own] = self.granularity().scales([rows.len(), columns]);
         let (first, count) = match self.granularity() {
             Granularity::PerTensor => (0, held),
             // A rank without rows: as many lines, of no row.
@@ -283,8 +283,8 @@ impl<C: Handle, S: Handle> QuantTensor<C, S> {
             Granularity::PerRow | Granularity::Block128x128 if rows.is_empty() => (0, 0),
             Granularity::PerRow => (rows.start, rows.len()),
             Granularity::Block1x128 if line > 0 && rows.start.is_multiple_of(line) => {
-                // One plane has no rank that may have fewer rows.
-                if rows.len() > line || (held == lines && rows.end < all) {
+                // One plane has no rank that may have fewer rows; but a launch of some fewer has the same lines.
+                if rows.len() > line || (held == lines && rows.end < all && own != line) {
                     return Err(beyond(&rows, line));
                 }
                 (rows.start / line * lines, lines)
