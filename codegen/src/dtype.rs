@@ -7,6 +7,28 @@ use std::fmt;
 /// The NaN that a conversion to either FP8 type gives, whatever NaN it is given.
 const FP8_NAN: u8 = 0x7f;
 
+/// The numbers that codes of e4m3 stand for.
+static OF_E4M3: [f32; 256] = {
+    let mut numbers = [0.0; 256];
+    let mut code = 0;
+    while code < 256 {
+        numbers[code] = F8E4M3::from_bits(code as u8).to_f32();
+        code += 1;
+    }
+    numbers
+};
+
+/// The numbers that codes of e5m2 stand for.
+static OF_E5M2: [f32; 256] = {
+    let mut numbers = [0.0; 256];
+    let mut code = 0;
+    while code < 256 {
+        numbers[code] = F8E5M2::from_bits(code as u8).to_f32();
+        code += 1;
+    }
+    numbers
+};
+
 /// The element type of a tensor in memory. Accumulation is always f32.
 ///
 /// ```
@@ -77,8 +99,20 @@ impl Dtype {
             Dtype::Bf16 => bf16::from_f32(value).to_f32(),
             Dtype::F16 => f16::from_f32(value).to_f32(),
             Dtype::F32 => value,
-            Dtype::E4M3 => F8E4M3::from_bits(e4m3(value)).to_f32(),
-            Dtype::E5M2 => F8E5M2::from_bits(e5m2(value)).to_f32(),
+            Dtype::E4M3 => E4M3.round(value),
+            Dtype::E5M2 => E5M2.round(value),
+        }
+    }
+
+    /// Rounds each number.
+    pub(crate) fn round_all(self, values: &mut [f32]) {
+        // A loop for each type: the processor's vectors need one without a choice in it.
+        match self {
+            Dtype::F32 => {}
+            Dtype::Bf16 => each_number(values, |value| Dtype::Bf16.round(value)),
+            Dtype::F16 => each_number(values, |value| Dtype::F16.round(value)),
+            Dtype::E4M3 => each_number(values, |value| E4M3.round(value)),
+            Dtype::E5M2 => each_number(values, |value| E5M2.round(value)),
         }
     }
 
@@ -88,8 +122,8 @@ impl Dtype {
             Dtype::Bf16 => f32::from_bits(0x7f7f_0000),
             Dtype::F16 => 65504.0,
             Dtype::F32 => f32::MAX,
-            Dtype::E4M3 => 448.0,
-            Dtype::E5M2 => 57344.0,
+            Dtype::E4M3 => E4M3.largest,
+            Dtype::E5M2 => E5M2.largest,
         }
     }
 
@@ -124,8 +158,8 @@ impl Dtype {
             Dtype::Bf16 => place.copy_from_slice(&bf16::from_f32(value).to_le_bytes()),
             Dtype::F16 => place.copy_from_slice(&f16::from_f32(value).to_le_bytes()),
             Dtype::F32 => place.copy_from_slice(&value.to_le_bytes()),
-            Dtype::E4M3 => place.copy_from_slice(&[e4m3(value)]),
-            Dtype::E5M2 => place.copy_from_slice(&[e5m2(value)]),
+            Dtype::E4M3 => place.copy_from_slice(&[E4M3.code(value)]),
+            Dtype::E5M2 => place.copy_from_slice(&[E5M2.code(value)]),
         }
     }
 
@@ -138,8 +172,8 @@ impl Dtype {
             Dtype::Bf16 => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
             Dtype::F16 => f16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
             Dtype::F32 => f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
-            Dtype::E4M3 => F8E4M3::from_bits(bytes[0]).to_f32(),
-            Dtype::E5M2 => F8E5M2::from_bits(bytes[0]).to_f32(),
+            Dtype::E4M3 => OF_E4M3[usize::from(bytes[0])],
+            Dtype::E5M2 => OF_E5M2[usize::from(bytes[0])],
         }
     }
 
@@ -166,19 +200,65 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// The code that `cvt.rn.satfinite` gives: the crate keeps a NaN's sign and bits.
-fn e4m3(value: f32) -> u8 {
-    match value.is_nan() {
-        true => FP8_NAN,
-        false => F8E4M3::from_f32(value).to_bits(),
+fn each_number(values: &mut [f32], to: impl Fn(f32) -> f32) {
+    for value in values {
+        *value = to(*value);
     }
 }
 
-/// Code of the type with the wider range.
-fn e5m2(value: f32) -> u8 {
-    match value.is_nan() {
-        true => FP8_NAN,
-        false => F8E5M2::from_f32(value).to_bits(),
+/// A type of one byte: how it rounds, as `cvt.rn.satfinite` does. By arithmetic, of which a processor does several numbers at
+/// once: a run draws and rounds tens of millions.
+struct Fp8 {
+    mantissa_bits: u32,
+    /// The least number that is not subnormal.
+    least: f32,
+    largest: f32,
+}
+
+const E4M3: Fp8 = Fp8 {
+    mantissa_bits: 3,
+    least: 1.0 / 64.0,
+    largest: 448.0,
+};
+
+const E5M2: Fp8 = Fp8 {
+    mantissa_bits: 2,
+    least: 1.0 / 16384.0,
+    largest: 57344.0,
+};
+
+impl Fp8 {
+    /// The nearest number of the type, of two as near the even one.
+    #[inline]
+    fn round(&self, value: f32) -> f32 {
+        const EXPONENT: u32 = 0x7f80_0000;
+        const MANTISSA_BITS: u32 = f32::MANTISSA_DIGITS - 1;
+        let size = value.abs().min(self.largest);
+        let power = size.max(self.least).to_bits() & EXPONENT;
+        // Numbers of f32 from here on are as far apart as those of the type at `size`.
+        let coarse =
+            f32::from_bits(power + ((MANTISSA_BITS - self.mantissa_bits) << MANTISSA_BITS));
+        let rounded = ((size + coarse) - coarse).copysign(value);
+        if value.is_nan() { f32::NAN } else { rounded }
+    }
+
+    /// The code of the nearest number.
+    fn code(&self, value: f32) -> u8 {
+        const MANTISSA_BITS: u32 = f32::MANTISSA_DIGITS - 1;
+        if value.is_nan() {
+            return FP8_NAN;
+        }
+        let rounded = self.round(value).abs();
+        let size = if rounded < self.least {
+            // Subnormals are multiples of the first one.
+            (rounded / self.least * (1 << self.mantissa_bits) as f32) as u32
+        } else {
+            // The exponent's code of the least normal number is 1.
+            let above = rounded.to_bits() - self.least.to_bits() + (1 << MANTISSA_BITS);
+            above >> (MANTISSA_BITS - self.mantissa_bits)
+        };
+        let sign = if value.is_sign_negative() { 0x80 } else { 0 };
+        size as u8 | sign
     }
 }
 

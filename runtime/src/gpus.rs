@@ -1,5 +1,7 @@
 //! GPUs as a device: every rank of checked plans on its GPU, a thread each. Results are compared as the emulator's are.
 
+mod rows;
+
 use crate::communicator::Communicator;
 use crate::cpu::Run;
 use crate::cuda::Gpu;
@@ -9,7 +11,6 @@ use crate::jit::{Compiler, Facts, Probes};
 use crate::launch::{Loaded, Tensors};
 use crate::user_buffer::UserBuffer;
 use counterflow_codegen::cuda::Site;
-use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::interp::{self, Input, Outcome, Output, Policy};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{AtStart, TensorId};
@@ -18,10 +19,9 @@ use counterflow_codegen::shape::Extent;
 use counterflow_codegen::trace::Recorded;
 use counterflow_codegen::verify::{Checked, Series};
 use counterflow_codegen::warp::Pipeline;
-use std::num::NonZero;
+use rows::{pack, transposed, unpack, unpack_chunks};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// A byte that makes every 16-bit float a NaN, so that an unwritten element never looks like a result.
@@ -131,7 +131,14 @@ pub fn traced(
     let results = Communicator::each(ranks, |rank| {
         let once = |compiler: &Compiler| {
             let (loaded, memory, tensors) = load(rank, Some(compiler), pipeline, series, &[plan])?;
-            prepare(rank, pipeline, plan, 0, seed, &memory)?;
+            prepare(
+                rank,
+                pipeline,
+                plan,
+                (0, seed),
+                &memory,
+                &mut Room::default(),
+            )?;
             let launch = || loaded.launch(rank, plan, &tensors);
             let took = time(rank, launch)?;
             let mut seen = None;
@@ -182,7 +189,7 @@ pub fn run_only<'c>(
     let told = AtomicBool::new(false);
     Communicator::each(ranks, |rank| {
         let (loaded, memory, tensors) = load(rank, compiler, pipeline, series, &[plan])?;
-        prepare(rank, pipeline, plan, 0, 1, &memory)?;
+        prepare(rank, pipeline, plan, (0, 1), &memory, &mut Room::default())?;
         if rank.rank() != only {
             // Who leaves would end the wait that is to end by its limit.
             while !told.load(Ordering::Acquire) && rank.alive().is_ok() {
@@ -336,9 +343,9 @@ fn one(
         .filter(|id| kernel.buffers[id.index()].usage.is_left_behind())
         .collect();
     let mut outputs = Vec::new();
-    let mut host = Duration::MAX;
+    let (mut host, mut room) = (Duration::MAX, Room::default());
     for (launch, plan) in plans.iter().enumerate() {
-        prepare(rank, pipeline, plan, launch, seed, &memory)?;
+        prepare(rank, pipeline, plan, (launch, seed), &memory, &mut room)?;
         let start = Instant::now();
         loaded.launch(rank, plan, &tensors)?;
         host = host.min(start.elapsed());
@@ -371,22 +378,29 @@ fn one(
     })
 }
 
+/// Memory of an input's numbers and of their bytes, which one input after another has: to map it costs as much as to fill it.
+#[derive(Default)]
+struct Room {
+    values: Vec<f32>,
+    bytes: Vec<u8>,
+}
+
 /// Fills the inputs of one launch and what it adds to. Poisons everything else.
 fn prepare(
     rank: &Communicator,
     pipeline: &Pipeline,
     plan: &Plan,
-    launch: usize,
-    seed: u64,
+    (launch, seed): (usize, u64),
     memory: &[Memory],
+    Room { values, bytes }: &mut Room,
 ) -> Result<(), Error> {
     let mut inputs = interp::uniform(seed);
     for (index, buffer) in pipeline.kernel.buffers.iter().enumerate() {
         let tensor = TensorId(index as u16);
         let to = memory[index].address();
-        let bytes = Loaded::needs(&pipeline.kernel, plan, tensor).0;
+        let held = Loaded::needs(&pipeline.kernel, plan, tensor).0;
         if !buffer.is_scratch() {
-            driver::fill(rank.own_stream(), to, POISON, bytes)?;
+            driver::fill(rank.own_stream(), to, POISON, held)?;
         }
         if !buffer.usage.counts_before() {
             continue;
@@ -396,7 +410,8 @@ fn prepare(
             AtStart::Whole | AtStart::Nothing => plan.geometry.held(buffer, rank.rank()),
         };
         let columns = plan.geometry.size(buffer.columns);
-        let mut values = vec![0.0; rows.len() as usize * columns as usize];
+        values.clear();
+        values.resize(rows.len() as usize * columns as usize, 0.0);
         let input = Input {
             launch,
             rank: rank.rank(),
@@ -405,7 +420,7 @@ fn prepare(
             rows,
             columns,
         };
-        inputs(input, &mut values);
+        inputs(input, values);
         let pitch = plan.pitch(&pipeline.kernel, tensor) as usize;
         let columns = columns as usize;
         if buffer.mn_major {
@@ -414,14 +429,19 @@ fn prepare(
             let first = rows.start as usize / chunk;
             for (index, values) in values.chunks(chunk * columns.max(1)).enumerate() {
                 let lines = transposed(values, columns);
-                let bytes = pack(&lines, buffer.dtype, values.len() / columns.max(1), pitch);
+                pack(
+                    &lines,
+                    buffer.dtype,
+                    (values.len() / columns.max(1), pitch),
+                    bytes,
+                );
                 let start = (first + index) * columns * pitch;
-                driver::write(rank.own_stream(), to.plus(start as u64), &bytes)?;
+                driver::write(rank.own_stream(), to.plus(start as u64), bytes)?;
             }
         } else {
-            let bytes = pack(&values, buffer.dtype, columns, pitch);
+            pack(values, buffer.dtype, (columns, pitch), bytes);
             let start = u64::from(rows.start) * pitch as u64;
-            driver::write(rank.own_stream(), to.plus(start), &bytes)?;
+            driver::write(rank.own_stream(), to.plus(start), bytes)?;
         }
     }
     Ok(())
@@ -484,73 +504,6 @@ fn output(
     })
 }
 
-/// Rows of numbers, column by column.
-fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
-    let column = |at| values.iter().skip(at).step_by(columns.max(1)).copied();
-    (0..columns).flat_map(column).collect()
-}
-
-/// Rows of numbers as bytes, `pitch` apart, with poison between them. Cores share the rows.
-fn pack(values: &[f32], dtype: Dtype, columns: usize, pitch: usize) -> Vec<u8> {
-    /// Numbers that are worth a thread: about half a millisecond.
-    const WORTH: usize = 1 << 16;
-    let (columns, pitch) = (columns.max(1), pitch.max(1));
-    let rows = values.len() / columns;
-    let mut bytes = vec![POISON; rows * pitch];
-    let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    let threads = (values.len() / WORTH).clamp(1, cores);
-    let part = rows.div_ceil(threads).max(1);
-    thread::scope(|scope| {
-        let parts = values.chunks(part * columns);
-        let mut parts = parts.zip(bytes.chunks_mut(part * pitch));
-        let first = parts.next();
-        for (values, bytes) in parts {
-            scope.spawn(move || write_rows(values, dtype, columns, (bytes, pitch)));
-        }
-        if let Some((values, bytes)) = first {
-            write_rows(values, dtype, columns, (bytes, pitch));
-        }
-    });
-    bytes
-}
-
-fn write_rows(values: &[f32], dtype: Dtype, columns: usize, (to, pitch): (&mut [u8], usize)) {
-    let lines = to.chunks_exact_mut(pitch);
-    for (row, line) in values.chunks_exact(columns).zip(lines) {
-        for (value, place) in row
-            .iter()
-            .zip(line.chunks_exact_mut(dtype.bytes() as usize))
-        {
-            dtype.write(*value, place);
-        }
-    }
-}
-
-fn unpack(bytes: &[u8], dtype: Dtype, columns: usize, pitch: usize) -> Vec<f32> {
-    let width = dtype.bytes() as usize;
-    let lines = bytes.chunks_exact(pitch.max(1));
-    let number = |place: &[u8]| dtype.read(place);
-    lines
-        .flat_map(|line| line[..columns * width].chunks_exact(width).map(number))
-        .collect()
-}
-
-/// Rows of numbers of which each chunk is a matrix of its own, with a line for each column.
-fn unpack_chunks(
-    bytes: &[u8],
-    dtype: Dtype,
-    (rows, chunk): (usize, usize),
-    columns: usize,
-    pitch: usize,
-) -> Vec<f32> {
-    let lines = pitch / dtype.bytes() as usize;
-    let all = unpack(bytes, dtype, lines, pitch);
-    let line =
-        |row: usize| (0..columns).map(move |column| (row / chunk * columns + column, row % chunk));
-    let each = (0..rows).flat_map(line);
-    each.map(|(line, at)| all[line * lines + at]).collect()
-}
-
 /// Median time of a launch among back-to-back groups of them.
 fn time(rank: &Communicator, launch: impl Fn() -> Result<(), Error>) -> Result<Duration, Error> {
     const GROUP: u32 = 10;
@@ -571,29 +524,4 @@ fn time(rank: &Communicator, launch: impl Fn() -> Result<(), Error>) -> Result<D
     }
     times.sort_unstable();
     Ok(times.get(times.len() / 2).copied().unwrap_or_default())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_lie_a_pitch_apart_and_what_is_between_is_poison() {
-        let values = [1.0, -2.0, 0.5, 3.0];
-        let bytes = pack(&values, Dtype::Bf16, 2, 8);
-        assert_eq!(bytes.len(), 16);
-        assert_eq!(&bytes[4..8], &[POISON; 4]);
-        assert_eq!(unpack(&bytes, Dtype::Bf16, 2, 8), values);
-        assert!(unpack(&[POISON; 2], Dtype::F16, 1, 2)[0].is_nan());
-        assert_eq!(transposed(&values, 2), [1.0, 0.5, -2.0, 3.0]);
-    }
-
-    #[test]
-    fn chunks_lie_behind_each_other_column_by_column() {
-        // Three rows of two columns, in chunks of two rows; the second has one.
-        let lines = [[1.0, 3.0], [2.0, 4.0], [5.0, f32::NAN], [6.0, f32::NAN]].concat();
-        let bytes = pack(&lines, Dtype::F32, 2, 16);
-        let rows = unpack_chunks(&bytes, Dtype::F32, (3, 2), 2, 16);
-        assert_eq!(rows, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
-    }
 }

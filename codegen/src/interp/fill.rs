@@ -2,6 +2,7 @@
 
 use super::outcome::Input;
 use super::policy::Numbers;
+use super::threads::{on_each, threads};
 
 fn numbers(seed: u64, input: &Input<'_>) -> Numbers {
     let name = input.name.bytes().fold(seed, |hash, byte| {
@@ -56,17 +57,31 @@ fn is_amax(input: &Input<'_>) -> bool {
 
 /// Uniform in [-1, 1), amaxes too; scales in [0.25, 1.25).
 pub fn uniform(seed: u64) -> impl FnMut(Input<'_>, &mut [f32]) {
+    /// Values of a block.
+    const BLOCK: usize = 1 << 16;
+    /// Multiply-adds that take as long as to draw one.
+    const EACH: u64 = 8;
     move |input, values| {
-        let mut numbers = numbers(seed, &input);
+        let numbers = numbers(seed, &input);
         let is_scale = is_scale(&input);
-        for value in values {
-            #[expect(clippy::cast_precision_loss, reason = "24 bits are exact in f32")]
-            let unit = (numbers.draw() >> 40) as f32 / (1u32 << 24) as f32;
-            *value = if is_scale {
-                0.25 + unit
-            } else {
-                2.0 * unit - 1.0
-            };
-        }
+        let threads = threads(EACH * values.len() as u64);
+        let blocks = values.chunks_mut(BLOCK).enumerate();
+        on_each(
+            threads,
+            blocks,
+            || (),
+            |(), (at, block)| {
+                let mut numbers = numbers.behind(at * BLOCK);
+                for value in block {
+                    #[expect(clippy::cast_precision_loss, reason = "24 bits are exact in f32")]
+                    let unit = (numbers.draw() >> 40) as f32 / (1u32 << 24) as f32;
+                    *value = if is_scale {
+                        0.25 + unit
+                    } else {
+                        2.0 * unit - 1.0
+                    };
+                }
+            },
+        );
     }
 }

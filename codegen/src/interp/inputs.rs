@@ -6,48 +6,75 @@ use super::threads::{on_each, threads};
 use crate::dtype::Dtype;
 use crate::program::{Program, TensorId};
 use crate::shape::Extent;
-use ndarray::{ArcArray2, Array2, ArrayView2, Axis};
+use ndarray::{ArcArray2, Array2, Axis};
 
 /// By rank and tensor: the rank's own chunk of a gathered tensor, all of any other tensor whose contents count,
-/// otherwise nothing.
+/// otherwise nothing. Each number is one of f32.
 pub(super) struct Inputs {
-    tables: Vec<ArcArray2<f64>>,
+    tables: Vec<ArcArray2<f32>>,
     gathered: Vec<bool>,
     world: usize,
 }
 
 /// Rounds numbers to that type.
-fn rounded(dtype: Dtype, values: &[f32]) -> Vec<f64> {
+fn round(dtype: Dtype, values: &mut [f32]) {
     /// Values of a block.
     const BLOCK: usize = 1 << 16;
     /// Multiply-adds that take as long as to round one.
     const EACH: u64 = 32;
-    let mut all = vec![0.0; values.len()];
-    let blocks = values.chunks(BLOCK).zip(all.chunks_mut(BLOCK));
     let threads = threads(EACH * values.len() as u64);
     on_each(
         threads,
-        blocks,
+        values.chunks_mut(BLOCK),
         || (),
-        |(), (from, to)| {
-            for (from, to) in from.iter().zip(to) {
-                *to = f64::from(dtype.round(*from));
-            }
-        },
+        |(), block| dtype.round_all(block),
     );
-    all
+}
+
+/// Memory of the inputs of one launch, which the reference of the next one has again: to map hundreds of megabytes costs as much
+/// as to fill them.
+///
+/// ```
+/// use counterflow_codegen::interp::{self, Tables};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (series, plan) = example::proven();
+/// let mut tables = Tables::default();
+/// for launch in 0..2 {
+///     let again = interp::reference_in(&mut tables, series.kernel(), &plan, launch, interp::uniform(7))?;
+///     assert_eq!(again, interp::reference(series.kernel(), &plan, launch, interp::uniform(7))?);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Tables(Vec<Vec<f32>>);
+
+impl Tables {
+    /// So many numbers, all zero.
+    fn zeros(&mut self, count: usize) -> Vec<f32> {
+        let fits = |at: &usize| self.0[*at].capacity() >= count;
+        let found = (0..self.0.len()).filter(fits);
+        let Some(at) = found.min_by_key(|at| self.0[*at].capacity()) else {
+            // New memory is zero already.
+            return vec![0.0; count];
+        };
+        let mut table = self.0.swap_remove(at);
+        table.clear();
+        table.resize(count, 0.0);
+        table
+    }
 }
 
 impl Inputs {
+    /// Inputs in memory of `tables`, which gets it back by [`Inputs::give_back`].
     pub fn new(
+        tables: &mut Tables,
         program: &Program,
         sizes: &Sizes<'_>,
         launch: usize,
         mut fill: impl FnMut(Input<'_>, &mut [f32]),
     ) -> Inputs {
-        let mut tables = Vec::new();
-        // One tensor after another: to map so much memory costs more than to fill it.
-        let mut values = Vec::new();
+        let (memory, mut tables) = (tables, Vec::new());
         for rank in 0..sizes.world {
             for (index, tensor) in program.tensors.iter().enumerate() {
                 if !tensor.usage.counts_before() {
@@ -60,8 +87,7 @@ impl Inputs {
                     sizes.held(index, rank)
                 };
                 let (rows, columns) = (rows.start..rows.end, sizes.columns(index));
-                values.clear();
-                values.resize(rows.len() * columns as usize, 0.0);
+                let mut values = memory.zeros(rows.len() * columns as usize);
                 let input = Input {
                     launch,
                     rank,
@@ -74,12 +100,14 @@ impl Inputs {
                     columns,
                 };
                 fill(input, &mut values);
-                let rounded = rounded(sizes.dtype(index), &values);
-                let table = Array2::from_shape_vec((rows.len(), columns as usize), rounded);
+                round(sizes.dtype(index), &mut values);
+                let table = Array2::from_shape_vec((rows.len(), columns as usize), values);
                 let table = table.expect("as many values as rows by columns");
                 tables.push(table.into_shared());
             }
         }
+        // What a launch does not need is not kept for the next one.
+        memory.0.clear();
         let gathered = |tensor: &crate::program::Tensor| tensor.usage.is_gathered();
         Inputs {
             tables,
@@ -88,18 +116,29 @@ impl Inputs {
         }
     }
 
+    /// Gives the memory back that nobody else has.
+    pub fn give_back(self, to: &mut Tables) {
+        let alone = self
+            .tables
+            .into_iter()
+            .filter_map(|table| table.try_into_owned_nocopy().ok());
+        to.0.extend(alone.map(|table| table.into_raw_vec_and_offset().0));
+    }
+
     /// The rows that the caller fills on that rank.
-    pub fn own(&self, rank: u32, tensor: usize) -> &ArcArray2<f64> {
+    pub fn own(&self, rank: u32, tensor: usize) -> &ArcArray2<f32> {
         &self.tables[rank as usize * self.gathered.len() + tensor]
     }
 
     /// Numbers that a rank must see: of a gathered tensor the rows of all ranks.
     pub fn seen(&self, rank: u32, tensor: usize) -> Array2<f64> {
         if !self.gathered[tensor] {
-            return self.own(rank, tensor).to_owned();
+            return self.own(rank, tensor).mapv(f64::from);
         }
-        let chunk = |rank: usize| -> ArrayView2<'_, f64> { self.own(rank as u32, tensor).view() };
-        let chunks: Vec<_> = (0..self.world).map(chunk).collect();
+        let chunks: Vec<_> = (0..self.world)
+            .map(|rank| self.own(rank as u32, tensor).mapv(f64::from))
+            .collect();
+        let chunks: Vec<_> = chunks.iter().map(|chunk| chunk.view()).collect();
         ndarray::concatenate(Axis(0), &chunks).expect("chunks have the same columns")
     }
 }

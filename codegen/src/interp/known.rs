@@ -40,8 +40,15 @@ impl Known {
         let most = |a: usize, b: usize| if a == 1 { b } else { a };
         let (a, b) = (self.value.dim(), other.value.dim());
         let shape = (most(a.0, b.0), most(a.1, b.1));
-        let mut new = self.widened(shape);
-        let other = other.widened(shape);
+        let mut new = self.clone().widened(shape);
+        let wide;
+        let other = match b == shape {
+            true => other,
+            false => {
+                wide = other.clone().widened(shape);
+                &wide
+            }
+        };
         Zip::from(&mut new.value)
             .and(&mut new.off)
             .and(&other.value)
@@ -66,7 +73,10 @@ impl Known {
     }
 
     /// Expanded to that many rows and columns: a single one is repeated.
-    pub fn widened(&self, shape: (usize, usize)) -> Known {
+    pub fn widened(self, shape: (usize, usize)) -> Known {
+        if self.value.dim() == shape {
+            return self;
+        }
         let wide = |of: &Array2<f64>| {
             let view = of.broadcast(shape);
             view.map_or_else(
@@ -157,8 +167,8 @@ fn choose(compare: Compare, [a, b, then, otherwise]: [&Known; 4]) -> Known {
     // Only its shape matters here.
     let shape = decided.zip(&then.zip(otherwise, |a, _| a), |a, _| a);
     let shape = shape.value.dim();
-    let (decided, then) = (decided.widened(shape), then.widened(shape));
-    let mut chosen = otherwise.widened(shape);
+    let (decided, then) = (decided.widened(shape), then.clone().widened(shape));
+    let mut chosen = otherwise.clone().widened(shape);
     Zip::from(&mut chosen.value)
         .and(&mut chosen.off)
         .and(&decided.value)
@@ -230,7 +240,7 @@ fn foreign(function: &Foreign, args: &[Known]) -> Known {
         .iter()
         .fold(none, |shape, arg| shape.zip(arg, |a, _| a));
     let shape = shape.value.dim();
-    let args: Vec<Known> = args.iter().map(|arg| arg.widened(shape)).collect();
+    let args: Vec<Known> = args.iter().map(|arg| arg.clone().widened(shape)).collect();
     let mut result = Known::zero(shape.0, shape.1);
     let mut at = Vec::with_capacity(args.len());
     for (place, value) in result.value.indexed_iter_mut() {

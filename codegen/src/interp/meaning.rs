@@ -18,10 +18,10 @@ pub(super) use memory::{part, part_mut, parts};
 
 use super::blocks::Blocks;
 use super::expected::{Expected, ExpectedTensor, NoReference, Says};
-use super::inputs::Inputs;
+use super::inputs::{Inputs, Tables};
 use super::known::{Known, apply};
 use super::outcome::Input;
-use super::product::{Accumulation, Product, add_products, product};
+use super::product::{Accumulation, Numbers, Product, add_products, product};
 use super::sizes::Sizes;
 use crate::encoded::encoded;
 use crate::own_terms::with_own_terms;
@@ -62,7 +62,7 @@ pub fn meaning(
     })?;
     let program = &*with_own_terms(encoded);
     let sizes = Sizes::new(program, variant, shape);
-    let inputs = Inputs::new(program, &sizes, launch, inputs);
+    let inputs = Inputs::new(&mut Tables::default(), program, &sizes, launch, inputs);
     let Written { tensors, .. } = evaluate(program, &sizes, &inputs)?;
     Ok(Expected { launch, tensors })
 }
@@ -439,7 +439,8 @@ impl<'a> Ranks<'a> {
         if !is_input(a.tensor) || !is_input(b.tensor) {
             let first = self.plane(a.homes.start, a.tensor).read(a)?;
             let second = self.plane(b.homes.start, b.tensor).read(b)?;
-            let tile = product(&first.0, &second.0);
+            let [first, second] = [first.0, second.0].map(Numbers::to_owned);
+            let tile = product(&first.view(), &second.view());
             let sides = [a, b].map(|operand| self.sizes.rows(operand.tensor) as usize);
             let all = self.products.entry((rank, (a.tensor, b.tensor)));
             let all = all.or_insert_with(|| Array2::from_elem(sides, f64::NAN));
@@ -467,8 +468,8 @@ impl<'a> Ranks<'a> {
         };
         let [lines, steps] = blocks.window(rows, of.columns.len() as u32);
         let window = (lines.range(), steps.range());
-        let plane = &self.plane(rank, blocks.scale.index()).value;
-        Some(blocks.factors(rows, &part(plane, &window)))
+        let plane = self.plane(rank, blocks.scale.index()).numbers(&window);
+        Some(blocks.factors(rows, &plane.view()))
     }
 
     /// Data moves unchanged, unless the types differ.
@@ -514,20 +515,20 @@ impl<'a> Ranks<'a> {
             if !self.program.tensors[index].usage.is_left_behind() {
                 continue;
             }
-            let exact = || Array2::zeros(plane.value.raw_dim());
-            let bounds = plane.off.unwrap_or_else(exact);
+            let (dtype, held, columns) = (plane.dtype, plane.held.clone(), plane.columns());
+            let (values, bounds) = plane.into_numbers();
             tensors.push(ExpectedTensor {
                 rank: rank as u32,
                 tensor: TensorId(index as u16),
-                dtype: plane.dtype,
+                dtype,
                 says: Says::Schedule,
                 rows: Extent {
-                    start: plane.held.start,
-                    end: plane.held.end,
+                    start: held.start,
+                    end: held.end,
                 },
-                columns: plane.value.ncols() as u32,
-                values: plane.value.into_iter().collect(),
-                bounds: bounds.into_iter().collect(),
+                columns: columns as u32,
+                values,
+                bounds,
             });
         }
         tensors

@@ -97,10 +97,11 @@ pub use expected::{Expected, ExpectedTensor, NoReference, Says};
 pub use explore::{Explored, explore, provoke_all};
 pub use failure::{CellName, Failure, FailureKind, Rect, Site, Stuck};
 pub use fill::{integers, uniform};
+pub use inputs::Tables;
 pub use meaning::meaning;
 pub use outcome::{Input, Outcome, Output};
 pub use policy::{Numbers, Policy};
-pub use reference::reference;
+pub use reference::{reference, reference_in};
 
 use crate::checked::Checked;
 use crate::kernel::Kernel;

@@ -54,6 +54,9 @@ impl Policy {
 #[derive(Clone, Debug)]
 pub struct Numbers(u64);
 
+/// Distance of two numbers' states.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
 impl Numbers {
     /// The stream of that seed.
     pub fn new(seed: u64) -> Numbers {
@@ -62,11 +65,16 @@ impl Numbers {
 
     /// The next number.
     pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.0 = self.0.wrapping_add(STEP);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
+    }
+
+    /// The same stream behind its next `count` numbers.
+    pub(super) fn behind(&self, count: usize) -> Numbers {
+        Numbers(self.0.wrapping_add(STEP.wrapping_mul(count as u64)))
     }
 
     /// The next number, below `end` (which is not 0).

@@ -5,14 +5,50 @@ use super::threads::{on_each, threads};
 use crate::dtype::Dtype;
 use crate::variant::BLOCK;
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis, Slice, linalg::general_mat_mul};
+use std::array::from_fn;
 use std::ops::Range;
 
 /// An operand of a product: its numbers and error bounds. `None`: exact.
-pub(super) type Operand<'a> = (ArrayView2<'a, f64>, Option<ArrayView2<'a, f64>>);
+pub(super) type Operand<'a> = (Numbers<'a>, Option<ArrayView2<'a, f64>>);
+
+/// Numbers of a rectangle: those that were given are numbers of f32, and take half the memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Numbers<'a> {
+    Given(ArrayView2<'a, f32>),
+    Computed(ArrayView2<'a, f64>),
+}
+
+impl<'a> Numbers<'a> {
+    fn ncols(&self) -> usize {
+        match self {
+            Numbers::Given(of) => of.ncols(),
+            Numbers::Computed(of) => of.ncols(),
+        }
+    }
+
+    /// The numbers in f64.
+    pub fn to_owned(self) -> Array2<f64> {
+        match self {
+            Numbers::Given(of) => of.mapv(f64::from),
+            Numbers::Computed(of) => of.to_owned(),
+        }
+    }
+
+    /// Some rows (0) or columns (1).
+    fn part(&self, axis: usize, range: &Range<usize>) -> Numbers<'_> {
+        let some = Slice::from(range.clone());
+        match self {
+            Numbers::Given(of) => Numbers::Given(of.slice_axis(Axis(axis), some)),
+            Numbers::Computed(of) => Numbers::Computed(of.slice_axis(Axis(axis), some)),
+        }
+    }
+}
 
 const F32: Dtype = Dtype::F32;
 /// Depth of one multiply of FP8.
 const SHORT_STEP: usize = 32;
+/// Multiplies of FP8 that are computed together.
+const SHORT_STEPS: usize = BLOCK as usize / SHORT_STEP;
 /// Terms that are cut off in one multiply: its products, the accumulator, and their sum.
 const SHORT_TERMS: f64 = SHORT_STEP as f64 + 2.0;
 /// The last bit that is kept, as a share of the largest.
@@ -37,8 +73,8 @@ fn blocks(depth: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
 
 /// Rows or columns of an operand.
 fn part<'a>(of: &'a Operand<'_>, axis: usize, range: &Range<usize>) -> Operand<'a> {
-    let cut = |all: &'a ArrayView2<'_, f64>| all.slice_axis(Axis(axis), Slice::from(range.clone()));
-    (cut(&of.0), of.1.as_ref().map(cut))
+    let cut = |off: &'a ArrayView2<'_, f64>| off.slice_axis(Axis(axis), range.clone().into());
+    (of.0.part(axis, range), of.1.as_ref().map(cut))
 }
 
 /// Memory of copies.
@@ -47,10 +83,17 @@ struct Room(Vec<f64>);
 
 impl Room {
     /// A copy of each number, with rows that lie one behind the other.
-    fn copy(
+    fn copy(&mut self, of: &Numbers<'_>, each: impl Fn(f64) -> f64) -> ArrayViewMut2<'_, f64> {
+        match of {
+            Numbers::Given(of) => self.copy_view(of, |value| each(f64::from(value))),
+            Numbers::Computed(of) => self.copy_view(of, each),
+        }
+    }
+
+    fn copy_view<T: Copy>(
         &mut self,
-        of: &ArrayView2<'_, f64>,
-        each: impl Fn(f64) -> f64,
+        of: &ArrayView2<'_, T>,
+        each: impl Fn(T) -> f64,
     ) -> ArrayViewMut2<'_, f64> {
         self.0.clear();
         for row in of.rows() {
@@ -149,15 +192,21 @@ fn matrix(rows: usize, of: &mut [f64]) -> ArrayViewMut2<'_, f64> {
 #[derive(Default)]
 struct Scratch {
     sums: Sums,
-    /// Sums of 128 of K.
-    short: Sums,
-    /// Magnitudes of the sums.
+    /// Magnitudes of the sums. Of FP8 in one accumulator: the largest magnitude that each had.
     sizes: Vec<f64>,
-    /// The largest magnitude that each sum had.
-    most: Vec<f64>,
-    copies: [Room; 2],
+    short: Short,
+    copies: [Room; 4],
     /// The factor of each column.
     factors: Vec<f64>,
+}
+
+/// What tensor cores sum of 128 of K of FP8.
+#[derive(Default)]
+struct Short {
+    /// Sums of each multiply, from zero.
+    steps: [Vec<f64>; SHORT_STEPS],
+    /// What the magnitudes add to the error bound.
+    off: Vec<f64>,
 }
 
 /// Accumulation of a product's terms along K.
@@ -220,7 +269,13 @@ impl Product<'_> {
             Accumulation::Short => {
                 for columns in blocks(a.0.ncols(), BLOCK as usize) {
                     let (a, b) = (part(&a, 1, &columns), part(&b, 1, &columns));
-                    add_short(&mut own.sums, &mut own.sizes, (&a, &b), &mut own.copies);
+                    multiply_short(own, &a, &b);
+                    match columns.len().div_ceil(SHORT_STEP) {
+                        1 => add_short::<1>(own),
+                        2 => add_short::<2>(own),
+                        3 => add_short::<3>(own),
+                        _ => add_short::<SHORT_STEPS>(own),
+                    }
                 }
             }
             Accumulation::Promoted(factors) => add_promoted(own, &a, &b, factors),
@@ -231,22 +286,24 @@ impl Product<'_> {
 fn add_in_f32(own: &mut Scratch, a: &Operand<'_>, b: &Operand<'_>) {
     let (depth, rows) = (a.0.ncols(), own.sums.rows.len());
     let roundings = (depth + 1) as f64 * F32.unit_roundoff();
-    let [size_a, size_b] = &mut own.copies;
+    let [of_a, of_b, size_a, size_b] = &mut own.copies;
     for columns in blocks(depth, DEPTH) {
         let (a, b) = (part(a, 1, &columns), part(b, 1, &columns));
         let size = &mut matrix(rows, &mut own.sizes);
+        let exact = [(&mut *size_a, &a), (&mut *size_b, &b)];
+        let [exact_a, exact_b] = exact.map(|(room, of)| room.copy(&of.0, f64::abs));
         if a.1.is_some() || b.1.is_some() {
-            let more = size_a.largest(&a).dot(&size_b.largest(&b).t());
-            let exact = size_a.copy(&a.0, f64::abs);
-            let exact = exact.dot(&size_b.copy(&b.0, f64::abs).t());
+            let exact = exact_a.dot(&exact_b.t());
+            let more = of_a.largest(&a).dot(&of_b.largest(&b).t());
             let mut off = matrix(rows, &mut own.sums.off);
             off += &(&more - &exact);
             *size += &more;
         } else {
-            let size_a = size_a.copy(&a.0, f64::abs);
-            add(&size_a.view(), &size_b.copy(&b.0, f64::abs).view(), size);
+            add(&exact_a.view(), &exact_b.view(), size);
         }
-        add(&a.0, &b.0, &mut matrix(rows, &mut own.sums.value));
+        let same = |value| value;
+        let (a, b) = (of_a.copy(&a.0, same), of_b.copy(&b.0, same));
+        add(&a.view(), &b.view(), &mut matrix(rows, &mut own.sums.value));
     }
     for (off, size) in own.sums.off.iter_mut().zip(&own.sizes) {
         *off += roundings * size;
@@ -264,97 +321,140 @@ fn add_promoted(
     let factor = |side: usize, row: usize, step: usize| {
         (factors[side].as_ref()).map_or(1.0, |factors| factors[(row, step)])
     };
-    let (unit, least) = (F32.unit_roundoff(), F32.half_subnormal());
-    let Scratch {
-        sums,
-        short,
-        sizes,
-        most,
-        copies,
-        factors: of_columns,
-    } = own;
-    (short.rows, short.columns) = (sums.rows.clone(), sums.columns.clone());
     for (step, columns) in blocks(depth, BLOCK as usize).enumerate() {
-        let (a, b) = (part(a, 1, &columns), part(b, 1, &columns));
-        for zeroed in [&mut short.value, &mut short.off, &mut *most] {
-            zeroed.clear();
-            zeroed.resize(sizes.len(), 0.0);
-        }
-        add_short(short, most, (&a, &b), copies);
-        of_columns.clear();
-        of_columns.extend(sums.columns.clone().map(|at| factor(1, at, step)));
-        let mut at = 0;
-        for row in sums.rows.clone() {
-            let of_row = factor(0, row, step);
-            for of_column in &*of_columns {
-                let scale = of_row * of_column;
-                let term = short.value[at] * scale;
-                let off = short.off[at] * scale.abs();
-                let off = off + (term.abs() + off) * unit + least;
-                sums.value[at] += term;
-                sums.off[at] += off;
-                sizes[at] += term.abs() + off;
-                at += 1;
-            }
+        multiply_short(own, &part(a, 1, &columns), &part(b, 1, &columns));
+        own.factors.clear();
+        let of_columns = own.sums.columns.clone().map(|at| factor(1, at, step));
+        own.factors.extend(of_columns);
+        let of_row = |row| factor(0, row, step);
+        match columns.len().div_ceil(SHORT_STEP) {
+            1 => promote::<1>(own, of_row),
+            2 => promote::<2>(own, of_row),
+            3 => promote::<3>(own, of_row),
+            _ => promote::<SHORT_STEPS>(own, of_row),
         }
     }
-    for (off, size) in sums.off.iter_mut().zip(&*sizes) {
+    let unit = F32.unit_roundoff();
+    for (off, size) in own.sums.off.iter_mut().zip(&own.sizes) {
         *off += roundings * unit * size;
     }
 }
 
-/// Adds `a · bᵀ` of FP8 operands, as tensor cores do: 32 of K at a time, they align the products and the accumulator to the
-/// largest exponent, cut each off after 13 fraction bits, and so their sum. Each of those is off by less than one such
-/// bit of the largest, which is at most the accumulator and all magnitudes of the step. Where CTAs share the steps,
-/// their accumulators are differences of two sums from the start, of which `most` has the largest magnitude.
-///
-/// A step adds `(off + 2 · most + magnitudes) · SHORT_OFF` to `off`. The magnitudes of all steps are multiplied at once, each
-/// weighted by the steps behind it.
-fn add_short(
-    sums: &mut Sums,
-    most: &mut [f64],
-    (a, b): (&Operand<'_>, &Operand<'_>),
-    rooms: &mut [Room; 2],
-) {
-    let (rows, depth) = (sums.rows.len(), a.0.ncols());
-    for columns in blocks(depth, SHORT_STEP) {
-        // Copied, as rows that are far apart share lines of a cache.
-        let [room_a, room_b] = &mut *rooms;
-        let a = room_a.copy(&part(a, 1, &columns).0, |value| value);
-        let b = room_b.copy(&part(b, 1, &columns).0, |value| value);
-        add(&a.view(), &b.view(), &mut matrix(rows, &mut sums.value));
-        let sums = sums.off.iter_mut().zip(&*sums.value);
-        for ((off, value), most) in sums.zip(&mut *most) {
-            *off += (*off + 2.0 * *most) * SHORT_OFF;
-            let size = value.abs();
-            *most = if size > *most { size } else { *most };
+/// Adds the sums of so many multiplies, times their factors.
+fn promote<const STEPS: usize>(own: &mut Scratch, of_row: impl Fn(usize) -> f64) {
+    let (unit, least) = (F32.unit_roundoff(), F32.half_subnormal());
+    let Sums {
+        rows,
+        columns,
+        value,
+        off,
+    } = &mut own.sums;
+    let width = columns.len();
+    for (at, row) in rows.clone().enumerate() {
+        let of_row = of_row(row);
+        // Slices of one length: the loop over them has no checks, so it is of vectors.
+        let first = at * width;
+        let steps: [&[f64]; STEPS] = from_fn(|step| &own.short.steps[step][first..][..width]);
+        let more = &own.short.off[first..][..width];
+        let factors = &own.factors[..width];
+        let value = &mut value[first..][..width];
+        let off = &mut off[first..][..width];
+        let sizes = &mut own.sizes[first..][..width];
+        for at in 0..width {
+            let steps = from_fn(|step| steps[step][at]);
+            let (sum, _, short_off) = accumulated::<STEPS>((0.0, 0.0, 0.0), steps, more[at]);
+            let scale = of_row * factors[at];
+            let term = sum * scale;
+            let by = short_off * scale.abs();
+            let by = by + (term.abs() + by) * unit + least;
+            value[at] += term;
+            off[at] += by;
+            sizes[at] += term.abs() + by;
         }
     }
-    let steps = depth.div_ceil(SHORT_STEP);
-    let behind = |column: usize| (steps - 1 - column / SHORT_STEP) as i32;
-    let weights: Vec<f64> = (0..depth)
-        .map(|column| (1.0 + SHORT_OFF).powi(behind(column)))
-        .collect();
+}
+
+/// Adds the sums of so many multiplies.
+fn add_short<const STEPS: usize>(own: &mut Scratch) {
+    let size = own.sizes.len();
+    let steps: [&[f64]; STEPS] = from_fn(|step| &own.short.steps[step][..size]);
+    let more = &own.short.off[..size];
+    let (value, off) = (&mut own.sums.value[..size], &mut own.sums.off[..size]);
+    let most = &mut own.sizes[..size];
+    for at in 0..size {
+        let steps = from_fn(|step| steps[step][at]);
+        (value[at], most[at], off[at]) =
+            accumulated::<STEPS>((value[at], most[at], off[at]), steps, more[at]);
+    }
+}
+
+/// A sum, the largest magnitude that it had and its error bound, after some multiplies, as tensor cores add FP8: 32 of K at a
+/// time, they align the products and the accumulator to the largest exponent, cut each off after 13 fraction bits, and so their
+/// sum. Each of those is off by less than one such bit of the largest, which is at most the accumulator and all magnitudes of the
+/// step. Where CTAs share the steps, their accumulators are differences of two sums from the start, of which the second number is
+/// the largest magnitude.
+///
+/// A step adds `(off + 2 · most + magnitudes) · SHORT_OFF` to the bound. `magnitudes` is what those of all steps add, each weighted
+/// by the steps behind it ([`multiply_short`]).
+#[inline(always)]
+fn accumulated<const STEPS: usize>(
+    (mut sum, mut most, mut off): (f64, f64, f64),
+    steps: [f64; STEPS],
+    magnitudes: f64,
+) -> (f64, f64, f64) {
+    for step in steps {
+        sum += step;
+        off += (off + 2.0 * most) * SHORT_OFF;
+        let size = sum.abs();
+        most = if size > most { size } else { most };
+    }
+    (sum, most, off + magnitudes)
+}
+
+/// Multiplies at most 128 of K of FP8 operands: each 32 of K by themselves, and the magnitudes of all.
+fn multiply_short(own: &mut Scratch, a: &Operand<'_>, b: &Operand<'_>) {
+    let (rows, depth) = (own.sums.rows.len(), a.0.ncols());
+    let Short { steps, off } = &mut own.short;
+    let [of_a, of_b, size_a, size_b] = &mut own.copies;
+    let size = own.sizes.len();
+    let same = |value| value;
+    // Copied, as rows that are far apart share lines of a cache.
+    let [copy_a, copy_b] = [of_a.copy(&a.0, same), of_b.copy(&b.0, same)];
+    for (step, columns) in steps.iter_mut().zip(blocks(depth, SHORT_STEP)) {
+        step.resize(size, 0.0);
+        let [a, b] = [&copy_a, &copy_b].map(|of| of.slice_axis(Axis(1), columns.clone().into()));
+        // What it has is not read.
+        general_mat_mul(1.0, &a, &b.t(), 0.0, &mut matrix(rows, step));
+    }
+    let count = depth.div_ceil(SHORT_STEP);
+    let weights: [f64; BLOCK as usize] = from_fn(|column| {
+        let behind = (count - 1).saturating_sub(column / SHORT_STEP);
+        (1.0 + SHORT_OFF).powi(behind as i32)
+    });
     let weigh = |size: &mut ArrayViewMut2<'_, f64>, times: f64| {
         for mut row in size.rows_mut() {
             let row = row.iter_mut().zip(&weights);
             row.for_each(|(size, weight)| *size *= weight * times);
         }
     };
-    let off = &mut matrix(rows, &mut sums.off);
-    let [room_a, room_b] = rooms;
+    off.clear();
+    off.resize(size, 0.0);
+    let off = &mut matrix(rows, off);
+    let numbers = |copy| Numbers::Computed(copy);
     if a.1.is_none() && b.1.is_none() {
-        let mut size_a = room_a.copy(&a.0, f64::abs);
+        let mut size_a = size_a.copy(&numbers(copy_a.view()), f64::abs);
         weigh(&mut size_a, SHORT_OFF);
-        add(&size_a.view(), &room_b.copy(&b.0, f64::abs).view(), off);
+        let size_b = size_b.copy(&numbers(copy_b.view()), f64::abs);
+        add(&size_a.view(), &size_b.view(), off);
     } else {
         // What the operands are off is added to `off` before the step.
         let before = 1.0 + SHORT_OFF;
-        let mut more = room_a.largest(a);
+        let mut more = size_a.largest(a);
         weigh(&mut more, before + SHORT_OFF);
-        add(&more.view(), &room_b.largest(b).view(), off);
-        let mut size_a = room_a.copy(&a.0, f64::abs);
+        add(&more.view(), &size_b.largest(b).view(), off);
+        let mut size_a = size_a.copy(&numbers(copy_a.view()), f64::abs);
         weigh(&mut size_a, -before);
-        add(&size_a.view(), &room_b.copy(&b.0, f64::abs).view(), off);
+        let size_b = size_b.copy(&numbers(copy_b.view()), f64::abs);
+        add(&size_a.view(), &size_b.view(), off);
     }
 }

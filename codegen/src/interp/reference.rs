@@ -12,7 +12,7 @@ mod terms;
 mod whole;
 
 use super::expected::{Expected, ExpectedTensor, NoReference, Says};
-use super::inputs::Inputs;
+use super::inputs::{Inputs, Tables};
 use super::meaning::evaluate;
 use super::outcome::Input;
 use super::sizes::Sizes;
@@ -33,12 +33,39 @@ pub fn reference(
     launch: usize,
     inputs: impl FnMut(Input<'_>, &mut [f32]),
 ) -> Result<Expected, NoReference> {
+    reference_in(&mut Tables::default(), kernel, plan, launch, inputs)
+}
+
+/// As [`reference`], with memory of the references before.
+///
+/// [`Tables`] has an example.
+///
+/// # Errors
+/// As [`reference`].
+pub fn reference_in(
+    tables: &mut Tables,
+    kernel: &Kernel,
+    plan: &Plan,
+    launch: usize,
+    inputs: impl FnMut(Input<'_>, &mut [f32]),
+) -> Result<Expected, NoReference> {
     let program = &*kernel.program;
     let sizes = Sizes::new(program, &kernel.variant, &plan.shape);
-    let inputs = Inputs::new(program, &sizes, launch, inputs);
-    let written = evaluate(program, &sizes, &inputs)?;
+    let inputs = Inputs::new(tables, program, &sizes, launch, inputs);
+    let expected = of_inputs(program, &sizes, launch, &inputs);
+    inputs.give_back(tables);
+    expected
+}
+
+fn of_inputs(
+    program: &Program,
+    sizes: &Sizes<'_>,
+    launch: usize,
+    inputs: &Inputs,
+) -> Result<Expected, NoReference> {
+    let written = evaluate(program, sizes, inputs)?;
     let mut tensors = written.tensors;
-    let mut wholes = Wholes::new(program, &sizes, &inputs, &written.products)?;
+    let mut wholes = Wholes::new(program, sizes, inputs, &written.products)?;
     for expected in &mut tensors {
         let index = expected.tensor.index();
         let name = &program.tensors[index].name;
@@ -50,7 +77,7 @@ pub fn reference(
             expected.bounds.fill(0.0);
         }
         if let Some(reference) = program.reference {
-            let values = asked(reference, program, &sizes, &inputs, expected);
+            let values = asked(reference, program, sizes, inputs, expected);
             (expected.values, expected.says) = (values.map_err(none)?, Says::User);
         } else if let Some(values) = wholes.of(index, expected.rank) {
             (expected.values, expected.says) = (values.map_err(none)?, Says::Type);

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::interp::{
-    self, Disagreement, Expected, Failure, NoReference, Options, Outcome, Says,
+    self, Disagreement, Expected, Failure, NoReference, Options, Outcome, Says, Tables,
 };
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::TensorId;
@@ -119,9 +119,17 @@ impl Run<'_> {
     /// # Errors
     /// [`Error::Wrong`], with the element that is furthest off.
     pub fn compare(&self, launch: usize) -> Result<Result<Compared, NoReference>, Error> {
-        let plan = self.plans[launch];
+        self.compare_in(&mut Tables::default(), launch)
+    }
+
+    fn compare_in(
+        &self,
+        tables: &mut Tables,
+        launch: usize,
+    ) -> Result<Result<Compared, NoReference>, Error> {
+        let (kernel, plan) = (self.series.kernel(), self.plans[launch]);
         let inputs = interp::uniform(self.seed);
-        let expected = match interp::reference(self.series.kernel(), plan, launch, inputs) {
+        let expected = match interp::reference_in(tables, kernel, plan, launch, inputs) {
             Ok(expected) => expected,
             Err(none) => return Ok(Err(none)),
         };
@@ -140,17 +148,21 @@ impl Run<'_> {
         }))
     }
 
-    /// Compares all launches, one after another or several at once.
+    /// Compares all launches, one after another or two at once.
     ///
     /// # Errors
     /// As [`Run::compare`], of the first launch that has one.
     pub fn compare_all(&self) -> Result<Vec<Result<Compared, NoReference>>, Error> {
         let next = AtomicUsize::new(0);
-        let one = || {
-            let launch = next.fetch_add(1, Ordering::Relaxed);
-            (launch < self.plans.len()).then(|| (launch, self.compare(launch)))
+        let some = || {
+            let mut tables = Tables::default();
+            let one = || {
+                let launch = next.fetch_add(1, Ordering::Relaxed);
+                let further = launch < self.plans.len();
+                further.then(|| (launch, self.compare_in(&mut tables, launch)))
+            };
+            std::iter::from_fn(one).collect::<Vec<_>>()
         };
-        let some = || std::iter::from_fn(one).collect::<Vec<_>>();
         let mut all = thread::scope(|scope| {
             let others: Vec<_> = (1..self.at_once()).map(|_| scope.spawn(some)).collect();
             let mut all = some();
@@ -165,17 +177,19 @@ impl Run<'_> {
     }
 
     /// Number of launches that are compared at once: what is done one after another for a launch is done beside
-    /// another's products.
+    /// another's products. More would have fewer launches after each other in memory that is mapped already.
     fn at_once(&self) -> usize {
-        const MOST: u64 = 4;
+        const MOST: u64 = 2;
         /// Bytes that their references take together, about.
         const BYTES: u64 = 4 << 30;
-        /// Bytes of an element: its number, as an input and in memory, and its error bound.
-        const EACH: u64 = 24;
+        /// Bytes of an element of an operand.
+        const INPUT: u64 = 4;
+        /// Of a result: its number and error bound, in a tile, in memory and as expected.
+        const OUTPUT: u64 = 48;
         let bytes = |plan: &&Checked<Plan>| {
             let [m, n, k] = [plan.shape.m, plan.shape.n, plan.shape.k].map(u64::from);
-            let elements = m * n + m * k + n * k;
-            elements * u64::from(plan.geometry.world) * EACH
+            let of_rank = m * n * OUTPUT + (m * k + n * k) * INPUT;
+            of_rank * u64::from(plan.geometry.world)
         };
         let largest = self.plans.iter().map(bytes).max().unwrap_or(0);
         let cores = thread::available_parallelism().map_or(1, NonZero::get);

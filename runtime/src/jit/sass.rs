@@ -246,6 +246,30 @@ mod tests {
         std::fs::remove_dir_all(dir).expect("gone");
     }
 
+    /// A relative folder of `PATH` begins where the program is started, which anybody may have chosen.
+    #[test]
+    fn a_relative_folder_of_the_path_is_not_searched() {
+        use std::os::unix::fs::PermissionsExt;
+        let own = std::env::temp_dir().join(format!("counterflow-path-{}", std::process::id()));
+        std::fs::create_dir_all(&own).expect("a folder");
+        let file = own.join("nvdisasm");
+        std::fs::write(&file, "").expect("a file");
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).expect("set");
+        let here = std::env::current_dir().expect("a folder");
+        let up: PathBuf = here.components().skip(1).map(|_| "..").collect();
+        let relative = up.join(own.strip_prefix("/").expect("an absolute path"));
+        assert!(relative.join("nvdisasm").exists(), "{}", relative.display());
+        let found = |path: &Path| {
+            let variable = |name: &str| (name == "PATH").then(|| path.as_os_str().to_owned());
+            find(&variable, Path::new("/")).ok()
+        };
+        assert_ne!(found(&relative), Some(relative.join("nvdisasm")));
+        let known = found(&relative);
+        // One of the system comes first, where it has one.
+        assert_eq!(found(&own), known.or(Some(file)));
+        std::fs::remove_dir_all(own).expect("gone");
+    }
+
     #[test]
     fn a_file_in_memory_has_a_path_and_leaves_nothing() {
         let file = unnamed(b"text").expect("made");

@@ -33,6 +33,37 @@ pub(super) enum Extent {
     Flat(usize),
 }
 
+impl Extent {
+    /// The same elements with rows and columns, one row after another.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] of more or fewer elements than are there, or of a shape that differs from the one there is.
+    pub fn shaped(self, shape: [usize; 2]) -> Result<Extent, Error> {
+        let [rows, columns] = shape;
+        let same = match self {
+            Extent::Shaped(held) => held == shape,
+            Extent::Flat(held) => rows.checked_mul(columns) == Some(held),
+        };
+        if same {
+            return Ok(Extent::Shaped(shape));
+        }
+        let (held, legal) = match self {
+            Extent::Shaped([rows, columns]) => (
+                format!("{rows} x {columns}"),
+                "`Tensor::shaped` and `UserBuffer::shaped` give memory another shape",
+            ),
+            Extent::Flat(held) => (
+                format!("{held} elements"),
+                "say the rows and columns that it has in memory, one row after another",
+            ),
+        };
+        Err(Error::Usage {
+            what: format!("{rows} x {columns} of memory that is {held}"),
+            legal: legal.into(),
+        })
+    }
+}
+
 /// One tensor that a launch is given, without its memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Given {

@@ -201,6 +201,29 @@ impl<'a> Argument<'a> {
         }
     }
 
+    /// Says what rows and columns a slice or view of cudarc's has, which has only a length. A launch compares them as those of a
+    /// [`Tensor`]: a transposed weight is as long as the right one, and is refused only so.
+    ///
+    /// ```
+    /// use counterflow::op::{Argument, Launch};
+    /// use counterflow::{Error, prelude::bf16};
+    /// use cudarc::driver::CudaSlice;
+    ///
+    /// /// `y = x · wᵀ` has a row of `w` for each column of `y`.
+    /// fn with_weight<'a>(launch: Launch<'a>, w: &'a CudaSlice<bf16>, [n, k]: [usize; 2]) -> Result<Launch<'a>, Error> {
+    ///     Ok(launch.tensor("w", Argument::from(w).shaped([n, k])?))
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Usage`] of more or fewer elements than there are, or of memory that has another shape.
+    pub fn shaped(self, shape: [usize; 2]) -> Result<Self, Error> {
+        Ok(Argument {
+            extent: self.extent.shaped(shape)?,
+            ..self
+        })
+    }
+
     /// Checks the argument of a launch of that rank, which is recorded or not, and waits for peers or not. Enqueues
     /// nothing.
     pub(super) fn given(

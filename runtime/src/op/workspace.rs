@@ -191,3 +191,29 @@ impl Workspace {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::communicator::Communicator;
+    use crate::schedules::{Sender, gather};
+
+    #[test]
+    fn a_shape_of_too_many_steps_is_refused_before_memory_is_taken() {
+        let ranks = Communicator::emulated(2).expect("ranks");
+        let told = Communicator::each(&ranks, |rank| {
+            let program = gather(Sender::Ctas(4));
+            let op = rank.op(&program).up_to(1 << 26, 8192, 8).first_options();
+            let told = [op.workspace().map(drop), op.build().map(drop)];
+            Ok(told.map(|told| told.expect_err("too many steps")))
+        });
+        for told in told.expect("no rank ends").into_iter().flatten() {
+            assert_eq!(told.kind(), "rejected", "{told}");
+            assert!(told.to_string().contains(" steps"), "{told}");
+            let help = told.help().unwrap_or_default();
+            assert!(
+                format!("{told}{help}").contains("are checked at once"),
+                "{told}"
+            );
+        }
+    }
+}

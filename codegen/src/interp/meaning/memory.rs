@@ -3,7 +3,7 @@
 use super::walk::Rect;
 use crate::dtype::Dtype;
 use crate::interp::known::{Known, stored};
-use crate::interp::product::Operand;
+use crate::interp::product::{Numbers, Operand};
 use ndarray::{
     ArcArray2, Array2, ArrayBase, ArrayView2, ArrayViewMut2, Axis, Data, DataMut, Ix2, Slice,
 };
@@ -14,11 +14,44 @@ pub(super) struct Plane {
     pub dtype: Dtype,
     /// The rows it holds.
     pub held: Range<u32>,
-    /// Inputs share theirs until something is written.
-    pub value: ArcArray2<f64>,
+    value: Contents,
     /// Error bounds. None until something inexact is written.
     pub off: Option<Array2<f64>>,
     sums: Option<Sums>,
+}
+
+/// The numbers of a tensor.
+enum Contents {
+    /// An input that nothing was written to.
+    Given(ArcArray2<f32>),
+    Written(Array2<f64>),
+}
+
+impl Contents {
+    fn part(&self, parts: &Parts) -> Numbers<'_> {
+        match self {
+            Contents::Given(all) => Numbers::Given(part(all, parts)),
+            Contents::Written(all) => Numbers::Computed(part(all, parts)),
+        }
+    }
+
+    fn dim(&self) -> (usize, usize) {
+        match self {
+            Contents::Given(all) => all.dim(),
+            Contents::Written(all) => all.dim(),
+        }
+    }
+
+    /// The numbers, to write some.
+    fn written(&mut self) -> &mut Array2<f64> {
+        if let Contents::Given(given) = self {
+            *self = Contents::Written(given.mapv(f64::from));
+        }
+        match self {
+            Contents::Written(all) => all,
+            Contents::Given(_) => unreachable!("they were just replaced"),
+        }
+    }
 }
 
 /// The adds to an element, where every sum is rounded and the order is unknown.
@@ -40,19 +73,20 @@ impl Plane {
         dtype: Dtype,
         held: Range<u32>,
         (columns, slots): (u32, u32),
-        filled: Option<(Range<u32>, &ArcArray2<f64>)>,
+        filled: Option<(Range<u32>, &ArcArray2<f32>)>,
     ) -> Plane {
         let shape = (held.len() * slots as usize, columns as usize);
         let value = match filled {
-            Some((_, values)) if values.dim() == shape => values.clone(),
+            Some((_, values)) if values.dim() == shape => Contents::Given(values.clone()),
             filled => {
                 let mut all = Array2::from_elem(shape, f64::NAN);
                 if let Some((rows, values)) = filled {
                     let first = (rows.start - held.start) as usize;
                     let parts = (first..first + rows.len(), 0..all.ncols());
-                    part_mut(&mut all, &parts).assign(values);
+                    let mut there = part_mut(&mut all, &parts);
+                    there.zip_mut_with(values, |there, value| *there = f64::from(*value));
                 }
-                all.into_shared()
+                Contents::Written(all)
             }
         };
         Plane {
@@ -71,16 +105,38 @@ impl Plane {
     pub fn read(&self, rect: &Rect) -> Result<Operand<'_>, String> {
         let parts = self.parts(rect)?;
         let off = self.off.as_ref().map(|off| part(off, &parts));
-        Ok((part(&self.value, &parts), off))
+        Ok((self.value.part(&parts), off))
+    }
+
+    /// Some of the numbers.
+    pub fn numbers(&self, parts: &Parts) -> Array2<f64> {
+        self.value.part(parts).to_owned()
+    }
+
+    /// All numbers, row by row, and their error bounds.
+    pub fn into_numbers(self) -> (Vec<f64>, Vec<f64>) {
+        let shape = self.value.dim();
+        let off = self.off.unwrap_or_else(|| Array2::zeros(shape));
+        let value = match self.value {
+            Contents::Given(all) => all.mapv(f64::from),
+            Contents::Written(all) => all,
+        };
+        let [value, off] = [value, off].map(|all| all.into_raw_vec_and_offset().0);
+        (value, off)
+    }
+
+    /// Number of columns.
+    pub fn columns(&self) -> usize {
+        self.value.dim().1
     }
 
     /// Replaces the contents.
     pub fn write(&mut self, rect: &Rect, known: &Known) -> Result<(), String> {
         let parts = self.parts(rect)?;
-        part_mut(&mut self.value, &parts).assign(&known.value);
+        part_mut(self.value.written(), &parts).assign(&known.value);
         let exact = known.off.iter().all(|off| *off == 0.0);
         if self.off.is_some() || !exact {
-            let shape = self.value.raw_dim();
+            let shape = self.value.dim();
             let off = self.off.get_or_insert_with(|| Array2::zeros(shape));
             part_mut(off, &parts).assign(&known.off);
         }
@@ -95,14 +151,14 @@ impl Plane {
     /// Adds to the contents: the tile is rounded, and then every sum.
     pub fn add(&mut self, rect: &Rect, known: &Known) -> Result<(), String> {
         let (rows, columns) = self.parts(rect)?;
-        let shape = self.value.raw_dim();
+        let shape = self.value.dim();
+        let value = self.value.written();
         let off = self.off.get_or_insert_with(|| Array2::zeros(shape));
         let sums = self.sums.get_or_insert_with(|| Sums {
             off: off.clone(),
-            size: self.value.mapv(f64::abs),
+            size: value.mapv(f64::abs),
             count: Array2::zeros(shape),
         });
-        let mut value = self.value.view_mut();
         for (i, row) in rows.enumerate() {
             for (j, column) in columns.clone().enumerate() {
                 let (here, from) = ((row, column), (i, j));
@@ -131,11 +187,11 @@ impl Plane {
         let farther = |most: f64, next: f64| most.max(next);
         let amax = known.value.iter().copied().fold(0.0, larger);
         let bound = known.off.iter().copied().fold(0.0, farther);
-        self.value.mapv_inplace(|before| {
+        self.value.written().mapv_inplace(|before| {
             let counts = before.is_sign_positive();
             larger(if counts { before } else { 0.0 }, amax)
         });
-        let shape = self.value.raw_dim();
+        let shape = self.value.dim();
         let off = self.off.get_or_insert_with(|| Array2::zeros(shape));
         off.mapv_inplace(|before| farther(before, bound));
     }

@@ -74,6 +74,29 @@ fn what_fits_is_accepted_and_more_rows_too() {
     assert_eq!(told(|given| given[1].1.home = Home::Heap), "fine");
 }
 
+/// A transposed weight is as long as the right one.
+#[test]
+fn a_slice_that_says_its_shape_is_compared_by_that() {
+    let said = |shape| {
+        move |given: &mut [(&str, Given, u64)]| {
+            given[1].1.extent = Extent::Flat(256 * 128).shaped(shape).expect("as long");
+        }
+    };
+    assert_eq!(told(|given| said([256, 128])(given)), "fine");
+    let text = told(|given| said([128, 256])(given));
+    assert!(text.starts_with("w is 128 x 256; give 256 x 128"), "{text}");
+    for (extent, shape) in [
+        (Extent::Flat(256 * 128), [256, 127]),
+        (Extent::Flat(256 * 128), [usize::MAX, 2]),
+        (Extent::Shaped([256, 128]), [128, 256]),
+    ] {
+        let refused = extent.shaped(shape).expect_err("another size");
+        assert_eq!(refused.kind(), "usage", "{refused}");
+    }
+    let same = Extent::Shaped([256, 128]).shaped([256, 128]);
+    assert_eq!(same.expect("the same"), Extent::Shaped([256, 128]));
+}
+
 #[test]
 fn every_property_of_a_tensor_is_compared() {
     type Case = (&'static str, fn(&mut Given), &'static str);
