@@ -8,6 +8,7 @@ mod guide;
 mod multicast;
 mod public;
 mod readme;
+mod sampled;
 mod security;
 mod soundness;
 mod stable;
