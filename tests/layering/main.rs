@@ -4,6 +4,7 @@ mod circles;
 mod crates;
 mod examples;
 mod features;
+mod findings;
 mod guide;
 mod multicast;
 mod public;

@@ -16,7 +16,10 @@ fn the_whole_matrices_run_in_ci() {
     let test = script.find("\nstep test both").expect("the step");
     assert!(wide < test, "it is set before the tests");
     let both = function(&script, "both");
-    assert!(both.contains("    tests ") && both.contains("    long "), "{both}");
+    assert!(
+        both.contains("    tests ") && both.contains("    long "),
+        "{both}"
+    );
     let tests = script.lines().find(|line| line.starts_with("tests() {"));
     let tests = tests.expect("in one line");
     assert!(tests.contains("cargo test --workspace;"), "{tests}");

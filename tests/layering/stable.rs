@@ -95,7 +95,7 @@ fn a_release_is_compared_with_the_last_one() {
     assert!(step.contains("fetch-depth: 0"), "no tags:{step}");
     assert!(step.contains("- run: .ci/semver.sh"), "{step}");
     let script = text(&root().join(".ci/semver.sh"));
-    assert!(script.contains("cargo semver-checks --baseline-rev"));
+    assert!(script.contains("--baseline-rev \"$release\""), "{script}");
     let contributing = text(&root().join("CONTRIBUTING.md"));
     for word in ["docs/stable.api", ".ci/semver.sh"] {
         assert!(contributing.contains(&format!("`{word}`")), "{word}");

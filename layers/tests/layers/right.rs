@@ -179,7 +179,9 @@ fn all(parallel: Parallel, world: u32) -> Vec<Vec<u64>> {
     let cases: Vec<_> = of(parallel).into_iter().zip(0..).collect();
     let of_rank = |rank: &Arc<Communicator>| {
         let mut bits = Vec::new();
-        let sample = cases.iter().filter(|(_, at)| wide || at % 7 == (2 * world + 1) % 7);
+        let sample = cases
+            .iter()
+            .filter(|(_, at)| wide || at % 7 == (2 * world + 1) % 7);
         for (case, _) in sample {
             let userbuffers = userbuffers(rank, [ROWS[0], FEATURES[0]], case.config)?;
             bits.extend(run(rank, &userbuffers, case, &whole)?);
