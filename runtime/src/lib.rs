@@ -62,6 +62,7 @@ pub mod tuned;
 pub mod tuning;
 mod undo;
 pub mod user_buffer;
+mod warps;
 
 pub use communicator::Communicator;
 pub use device::Device;

@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::machines;
 use crate::metrics::Why;
 use crate::tuned::{self, Tuned, Winner};
+use crate::warps::warps;
 use counterflow_codegen::bits::BitsClass;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::model::Machine;
@@ -189,7 +190,7 @@ impl Proof {
             why,
             shape: shape.clone(),
             largest,
-            pipeline: verify::warps(&kernel)?,
+            pipeline: warps(&kernel)?,
             series,
         })
     }

@@ -101,8 +101,11 @@ fn turns_on(script: &str) -> Vec<String> {
     if names_cfg(&without_conditions(&text)) {
         found.push(format!("--cfg feature={FEATURE}"));
     }
+    let explicit = words.contains(&"--only-explicit-features");
     for (at, word) in words.iter().enumerate() {
-        if word.ends_with("all-features") {
+        // By itself it turns on every feature that is not called `unstable`.
+        let heuristic = *word == "semver-checks" && !explicit;
+        if word.ends_with("all-features") || heuristic {
             found.push((*word).to_owned());
             continue;
         }
@@ -204,6 +207,7 @@ fn the_check_sees_who_turns_the_feature_on() {
         "cargo test --all-features\n",
         "cargo build --features unstable,multicast\n",
         "cargo run -Fmulticast\n",
+        "cargo semver-checks --baseline-rev v0.1.0\n",
         "cargo run -F multicast\n",
         "cargo build --features=multicast\n",
         "cargo build --features 'unstable multicast'\n",
@@ -248,6 +252,7 @@ fn the_check_sees_who_turns_the_feature_on() {
         "# cargo test --features multicast\n",
         "// cargo test --features multicast\n",
         "export NCCL_NVLS_ENABLE=0\ncargo test --features unstable\n",
+        "cargo semver-checks --only-explicit-features --features quantise\n",
         "cargo test --features unstable --test multicast\n",
         "cargo test --features unstable\ncargo run --example multicast\n",
         "# RUSTFLAGS='--cfg feature=\"multicast\"' cargo build\n",

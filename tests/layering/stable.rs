@@ -86,6 +86,22 @@ fn the_stable_surface_changes_on_purpose() {
     );
 }
 
+/// What compares with the last release is ready before there is one: a step of the public CI, which has the tags.
+#[test]
+fn a_release_is_compared_with_the_last_one() {
+    let ci = text(&root().join(".github/workflows/ci.yml"));
+    let step = ci.split("  versions:").nth(1).expect("the step");
+    let step = step.split("\n\n").next().unwrap_or("");
+    assert!(step.contains("fetch-depth: 0"), "no tags:{step}");
+    assert!(step.contains("- run: .ci/semver.sh"), "{step}");
+    let script = text(&root().join(".ci/semver.sh"));
+    assert!(script.contains("--baseline-rev \"$release\""), "{script}");
+    let contributing = text(&root().join("CONTRIBUTING.md"));
+    for word in ["docs/stable.api", ".ci/semver.sh"] {
+        assert!(contributing.contains(&format!("`{word}`")), "{word}");
+    }
+}
+
 #[test]
 fn the_check_sees_what_is_given() {
     let code = "pub use a::{B, c};\n#[cfg(feature = \"unstable\")]\npub use d as e;\npub use f as g;\n\

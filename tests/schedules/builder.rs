@@ -1,5 +1,6 @@
 //! Whatever is done to the builder, lowering and everything after it answers: with a kernel or with diagnostics.
 
+use crate::wide::wide;
 use counterflow::codegen::builder::*;
 use counterflow::codegen::program::{Pick, Program};
 use counterflow::codegen::{lower, verify};
@@ -402,8 +403,9 @@ fn no_call_sequence_panics() {
         0usize..3,
         0u32..40,
     );
+    let sequences = if wide() { 10_000 } else { 2_500 };
     let config = ProptestConfig {
-        cases: 10_000,
+        cases: sequences,
         failure_persistence: None,
         ..ProptestConfig::default()
     };
@@ -416,6 +418,6 @@ fn no_call_sequence_panics() {
         Ok(())
     });
     result.unwrap_or_else(|failure| panic!("{failure}"));
-    println!("{} of 10,000 got as far as a plan", planned.get());
+    println!("{} of {sequences} got as far as a plan", planned.get());
     assert!(planned.get() > 50, "few sequences got as far as a plan");
 }

@@ -68,7 +68,7 @@ fn agrees(program: &Program, world: u32) {
         .collect::<Result<_, _>>()
         .unwrap_or_else(|error| panic!("{} world {world}: {error}", program.name));
     let launches: Vec<&Checked<Plan>> = plans.iter().collect();
-    let (valued, tagged) = if wide() { (3, 20) } else { (2, 8) };
+    let (valued, tagged) = if wide() { (3, 20) } else { (1, 4) };
     for seed in 0..valued {
         let told = format!("{} world {world} seed {seed}", program.name);
         let outcome = interp::run(

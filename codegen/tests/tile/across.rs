@@ -2,6 +2,7 @@
 //! others, and is proved, emulated and held to the reference.
 
 use crate::fixtures::across::{self, Mistake, SUMS, Way};
+use crate::fixtures::wide::wide;
 use counterflow_codegen::diag::Rule;
 use counterflow_codegen::dtype::Dtype::E4M3;
 use counterflow_codegen::interp::{self, Options};
@@ -85,11 +86,16 @@ fn operands_of_either_layout() {
 /// Scales of rows and of blocks, whose shards are multiples of 4 rows, or of 128.
 #[test]
 fn fp8_with_scales() {
-    for scales in Scales::ALL {
+    for (at, scales) in Scales::ALL.into_iter().enumerate() {
         let variant = cpu(3).dtype(E4M3).scales(scales);
         let kernel = kernel(&gather(128, (128, 64), Mistake::None), variant);
-        for m in [300, 500] {
-            agrees(&kernel, &Shape::new(m, 64, 256));
+        let rows = [300, 500];
+        for m in if wide() {
+            &rows[..]
+        } else {
+            &rows[at % 2..][..1]
+        } {
+            agrees(&kernel, &Shape::new(*m, 64, 256));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The boxes of what an item touches: exactly its elements and their scales, each in one shard of one rank's memory, for worlds
 //! of 1 to 8, ragged sizes and scales of blocks that are padded.
 
+use crate::fixtures::wide::wide;
 use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
 use counterflow_codegen::kernel::{Buffer, Kernel};
@@ -115,7 +116,7 @@ fn blocks(kernel: &Kernel, scale: TensorId) -> (usize, usize, bool) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(if wide() { 300 } else { 100 }))]
 
     /// Any rectangle of a gathered tensor, over as many shards as it is.
     #[test]

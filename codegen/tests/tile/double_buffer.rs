@@ -2,6 +2,7 @@
 //! own, which order it as any other signal does.
 
 use crate::fixtures::strangers::slots::{Edit, few_slots};
+use crate::fixtures::wide::sampled;
 use counterflow_codegen::interp::{self, Options};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
@@ -41,10 +42,9 @@ fn verdict(edit: Edit, slots: u32, world: u32) -> Result<(), String> {
 
 #[test]
 fn what_was_acknowledged_may_be_overwritten() {
-    for (slots, world) in [1, 2, 3]
-        .into_iter()
-        .flat_map(|slots| (1..=8).map(move |world| (slots, world)))
-    {
+    let all = [1, 2, 3].into_iter();
+    let all = all.flat_map(|slots| (1..=8).map(move |world| (slots, world)));
+    for (slots, world) in sampled(all, 5) {
         assert_eq!(
             verdict(Edit::Nothing, slots, world),
             Ok(()),

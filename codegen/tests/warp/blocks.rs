@@ -187,7 +187,7 @@ fn results_are_those_of_dequantised_operands() {
         .iter()
         .flat_map(|scales| ["gemm", "gemm_rs", "gemm_ar"].map(|name| (*scales, name)))
         .enumerate()
-        .filter(|(at, _)| wide() || at % 2 == 0)
+        .filter(|(at, _)| wide() || at % 4 == 0)
         .map(|(_, one)| one)
     {
         let world = if name == "gemm" { 1 } else { 2 };
@@ -197,9 +197,14 @@ fn results_are_those_of_dequantised_operands() {
         }
     }
     dequantised("gemm_ar", 2, Scales::Blocks1d2d, (7, 2112, 144));
-    for scales in BLOCKS {
-        dequantised("ag_gemm", 3, scales, (299, 40, 272));
-        dequantised("fsdp_gemm", 3, scales, (7, 320, 144));
+    // The sample has each kind of scales once.
+    for (at, scales) in BLOCKS.into_iter().enumerate() {
+        if wide() || at != 1 {
+            dequantised("ag_gemm", 3, scales, (299, 40, 272));
+        }
+        if wide() || at == 1 {
+            dequantised("fsdp_gemm", 3, scales, (7, 320, 144));
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::fixtures::left_out::unnoticed;
 use crate::fixtures::strangers;
+use crate::fixtures::wide::wide;
 use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype::{Bf16, F32};
 use counterflow_codegen::lower::lower;
@@ -120,7 +121,12 @@ fn all_warps_agree_with_the_schedule() {
         (true, After::Gated, (128, 128), false),
         (false, After::Nothing, (128, 256), false),
     ]);
-    for (push, after, tile, ping_pong) in cases {
+    // The sample has every second tile, and each epilogue once.
+    let cases = cases.into_iter().enumerate();
+    for (push, after, tile, ping_pong) in cases
+        .filter(|(at, _)| wide() || *at > 7 || at % 2 == 1)
+        .map(|(_, case)| case)
+    {
         let program = fsdp(push, after, tile, ping_pong);
         let pipeline = built(&program, Layout::Nt).unwrap_or_else(|error| {
             panic!("{after:?} {tile:?} {ping_pong}: {error}");

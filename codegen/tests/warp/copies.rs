@@ -5,7 +5,7 @@ use counterflow_codegen as codegen;
 
 use crate::fixtures::copies as ways;
 use crate::fixtures::left_out::unnoticed;
-use crate::fixtures::wide::wide;
+use crate::fixtures::wide::{sampled, wide};
 use codegen::interp::{self, Options};
 use codegen::kernel::{Block, Kernel, OpKind};
 use codegen::lower::lower;
@@ -58,7 +58,9 @@ fn emulated(kernel: &Checked<Kernel>, rows: &[u32], seeds: std::ops::Range<u64>)
 
 /// In every world: the tile level accepts it, the emulator makes of it what it says, and the warp level can do it.
 fn right(mover: Mover, way: Way) {
-    for world in 1..=8 {
+    // The sample has the small worlds and the largest.
+    let worlds = (1..=8).filter(|world| wide() || !(5..8).contains(world));
+    for world in worlds {
         let kernel = kernel(mover, way, world);
         if world <= 4 {
             let (rows, seeds) = if wide() {
@@ -208,8 +210,16 @@ fn no_step_can_be_left_out() {
     let verdict = |(mover, way): (Mover, Way)| {
         format!("{mover:?} {way:?}: {}\n", unnoticed(|| built(mover, way)))
     };
-    let verdict: String = ways::all().map(verdict).collect();
-    insta::assert_snapshot!(verdict);
+    let found: Vec<String> = sampled(ways::all(), 3).map(verdict).collect();
+    if wide() {
+        insta::assert_snapshot!(found.concat());
+        return;
+    }
+    // A sample's lines stand among those of all.
+    let known = include_str!("snapshots/warp__copies__no_step_can_be_left_out.snap");
+    for line in found {
+        assert!(known.contains(&line), "not in the snapshot: {line}");
+    }
 }
 
 fn waits(node: &Node) -> bool {

@@ -91,19 +91,23 @@ pub fn right(program: &Program) {
     } else {
         &[1, 2, 3, 8]
     };
+    let (rows, seeds) = match wide() {
+        true => (&[1111, 259, 3, 600][..], 0..2),
+        false => (&[600, 259, 3][..], 0..1),
+    };
     for world in worlds.iter().copied() {
         let kernel = accepted(program, world);
-        let series = verify::series(&kernel, &shape(&kernel, 1111), &Machine::h200())
+        let series = verify::series(&kernel, &shape(&kernel, rows[0]), &Machine::h200())
             .unwrap_or_else(|error| panic!("world {world}: {error}"));
-        let plans: Vec<_> = [1111, 259, 3, 600]
+        let plans: Vec<_> = (rows.iter())
             .map(|m| {
                 series
-                    .plan(&shape(&kernel, m))
+                    .plan(&shape(&kernel, *m))
                     .unwrap_or_else(|error| panic!("{error}"))
             })
-            .into();
+            .collect();
         let launches: Vec<_> = plans.iter().collect();
-        for seed in 0..2 {
+        for seed in seeds.clone() {
             let outcome = interp::run(
                 &series,
                 &launches,

@@ -427,7 +427,7 @@ fn all(parallel: Parallel, world: u32) -> Vec<Vec<u64>> {
         !(in_blocks && cases[*case].layer.keep_gathered)
     });
     let sampled = pairs.enumerate();
-    let sampled = sampled.filter(|(number, _)| wide || number % 17 == 3 * world as usize);
+    let sampled = sampled.filter(|(number, _)| wide || number % 37 == 7 * world as usize);
     let pairs: Vec<(usize, usize)> = sampled.map(|(_, pair)| pair).collect();
     assert!(!pairs.is_empty());
     let whole = |of: usize| {

@@ -5,6 +5,7 @@ use super::choices::{combinations, moves};
 use super::rank::{Ranking, predicted};
 use super::table::{Key, Tuned, Winner};
 use crate::error::Error;
+use crate::warps::warps;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower;
 use counterflow_codegen::model::Machine;
@@ -106,7 +107,7 @@ pub(crate) fn select_of(
     let won: Vec<_> = won.collect();
     let proven = |variant: &Variant| {
         let (kernel, _) = planned(program, variant, shape, machine)?;
-        verify::warps(&kernel)?;
+        warps(&kernel)?;
         Ok::<_, Error>(())
     };
     for (winner, variant, kernel, _) in &won {

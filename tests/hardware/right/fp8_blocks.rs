@@ -251,7 +251,7 @@ fn all_have_kernels() {
     // Of 8 schedules in 4 worlds, two tiles and all kinds; a whole step and pieces.
     assert_eq!(all.len(), 8 * 4 * 2 * KINDS.len() + 2 * PIECES.len());
     // A number that divides none of the matrix's, so that the sample has some of each.
-    let each = if wide() { 1 } else { 5 };
+    let each = if wide() { 1 } else { 11 };
     in_parallel(all.len().div_ceil(each), |at| {
         let (_, program, variant) = &all[at * each];
         checked(program, variant);

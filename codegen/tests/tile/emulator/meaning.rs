@@ -86,11 +86,11 @@ fn largest(a: &ExpectedTensor, b: &ExpectedTensor) -> f64 {
 
 #[test]
 fn every_schedule_is_what_its_program_says_and_its_types_promise() {
-    for (name, schedule) in schedules::ALL {
-        let worlds = if wide() {
-            vec![1, 2, 3, 4, 5, 6, 7, 8]
-        } else {
-            vec![1, 2, 3, 8]
+    for (at, (name, schedule)) in schedules::ALL.into_iter().enumerate() {
+        let worlds = match (wide(), at % 2) {
+            (true, _) => vec![1, 2, 3, 4, 5, 6, 7, 8],
+            (false, 0) => vec![1, 3],
+            (false, _) => vec![2, 8],
         };
         for world in worlds {
             let said = agrees(&schedule(), &Variant::new(world), &[29, 7, 1], 24, 16);

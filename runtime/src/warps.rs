@@ -1,0 +1,83 @@
+//! Proofs of the warp level, the longest ones. They depend on a kernel and on no shape, so they are kept for the process:
+//! choosing a variant, building it, and building it again for another shape or by other ranks take one proof.
+
+use counterflow_codegen::diag::Diagnostics;
+use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::verify::{self, Checked};
+use counterflow_codegen::warp::Pipeline;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Kernels that are kept. One takes about 100 KiB.
+const KEPT: usize = 128;
+
+type Verdict = Result<Checked<Pipeline>, Diagnostics>;
+
+/// The warp level of a kernel, proven now unless this process has done so lately. Threads that ask for the same kernel wait for
+/// one proof; other kernels are proven meanwhile.
+///
+/// # Errors
+/// As [`verify::warps`].
+pub(crate) fn warps(kernel: &Checked<Kernel>) -> Verdict {
+    static LATEST: Mutex<Latest> = Mutex::new(Latest(VecDeque::new()));
+    // All of it, with the places that a report names: two schedules of one name are two.
+    let key = blake3::hash(format!("{:?}", **kernel).as_bytes());
+    let place = {
+        let mut latest = LATEST.lock().unwrap_or_else(PoisonError::into_inner);
+        latest.place(key)
+    };
+    place.get_or_init(|| verify::warps(kernel)).clone()
+}
+
+/// Verdicts by their kernels' hash, those asked for last at the end.
+struct Latest(VecDeque<(blake3::Hash, Arc<OnceLock<Verdict>>)>);
+
+impl Latest {
+    /// The place of a kernel's verdict, which is empty until somebody proves it.
+    fn place(&mut self, key: blake3::Hash) -> Arc<OnceLock<Verdict>> {
+        let known = self.0.iter().position(|(known, _)| *known == key);
+        let known = known.and_then(|at| self.0.remove(at));
+        if known.is_none() && self.0.len() == KEPT {
+            self.0.pop_front();
+        }
+        let place = known.map(|(_, place)| place).unwrap_or_default();
+        self.0.push_back((key, place.clone()));
+        place
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedules::product;
+    use counterflow_codegen::lower::lower;
+    use counterflow_codegen::variant::Variant;
+
+    fn kernel(tile: (u32, u32)) -> Checked<Kernel> {
+        let kernel = lower(&product(tile), &Variant::new(1)).and_then(verify::kernel);
+        kernel.expect("a kernel")
+    }
+
+    #[test]
+    fn equal_kernels_have_one_proof_and_others_their_own() {
+        let of = |tile| warps(&kernel(tile)).expect("proven");
+        let (first, again, other) = (of((128, 128)), of((128, 128)), of((64, 128)));
+        assert!(std::ptr::eq(&*first, &*again));
+        assert_eq!(other.kernel.text(), kernel((64, 128)).text());
+        assert_ne!(first.kernel.text(), other.kernel.text());
+    }
+
+    #[test]
+    fn what_was_asked_for_last_is_kept() {
+        let mut latest = Latest(VecDeque::new());
+        let key = |number: usize| blake3::hash(&number.to_le_bytes());
+        let first = latest.place(key(0));
+        (1..KEPT).for_each(|number| drop(latest.place(key(number))));
+        assert!(Arc::ptr_eq(&first, &latest.place(key(0))));
+        // The one that nobody asked for again goes.
+        drop(latest.place(key(KEPT)));
+        assert!(Arc::ptr_eq(&first, &latest.place(key(0))));
+        assert_eq!(latest.0.len(), KEPT);
+        assert!(!latest.0.iter().any(|(known, _)| *known == key(1)));
+    }
+}
