@@ -10,10 +10,11 @@ mod times;
 
 pub(crate) use contenders::{Contender, contenders};
 pub(crate) use effort::Effort;
-pub(crate) use times::{Times, read, slowest, text};
+pub(crate) use times::{GaveUp, Times, Tried, agreed, read, text};
 
 use crate::error::Error;
 use std::fmt;
+use std::time::Duration;
 
 /// The environment variable that says how much is measured.
 const VARIABLE: &str = "COUNTERFLOW_TUNE";
@@ -103,6 +104,11 @@ impl Tuning {
             Tuning::Quick => 0.15,
             Tuning::Full => 2.0,
         }
+    }
+
+    /// Time that a candidate waits for a peer at most: what all launches may take, and a second for hosts that are late.
+    pub(crate) fn patience(self) -> Duration {
+        Duration::from_secs(1) + Duration::from_secs_f64(self.budget())
     }
 }
 
