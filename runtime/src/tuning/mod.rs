@@ -19,7 +19,8 @@ use std::time::Duration;
 /// The environment variable that says how much is measured.
 const VARIABLE: &str = "COUNTERFLOW_TUNE";
 
-/// Effort that [`OpBuilder::build`](crate::OpBuilder::build) spends on measurements where no winner is known nearby.
+/// Effort that [`OpBuilder::build`](crate::OpBuilder::build) spends on measurements where no winner is known nearby. If nobody says
+/// anything, it is [`Tuning::Quick`] for ranks with a GPU each, and [`Tuning::Off`] for others.
 ///
 /// ```
 /// use counterflow::{Communicator, schedules::AgGemmOp, tuning::Tuning};
@@ -60,7 +61,7 @@ impl Tuning {
     /// ```
     /// use counterflow::tuning::Tuning;
     ///
-    /// let tuning = Tuning::from_env()?.unwrap_or(Tuning::Off); // what an op does that is told nothing
+    /// let tuning = Tuning::from_env()?.unwrap_or(Tuning::Quick); // what an op does that is told nothing
     /// println!("{tuning}");
     /// # Ok::<(), counterflow::Error>(())
     /// ```

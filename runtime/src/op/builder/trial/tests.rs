@@ -6,6 +6,7 @@ use crate::emulated::{self, Machine};
 use crate::error::Error;
 use crate::metrics::Why;
 use crate::op::{ByName, Op};
+use crate::rendezvous::Threads;
 use crate::schedules::gather_of_choices;
 use crate::tuning::Tuning;
 use half::bf16;
@@ -44,7 +45,7 @@ fn must_be_right(rank: &Communicator, op: &Op<ByName>) -> Result<(), Error> {
 /// An op whose trial has that fault on rank 1, and what it says of that.
 fn after(fault: Fault, rank: &Communicator) -> Result<String, Error> {
     rank.reserve(8 << 20)?;
-    faults::give_up_soon(true);
+    faults::give_up_soon(fault == Fault::Silent);
     faults::make((rank.rank() == 1).then_some(fault));
     let op = built(rank);
     faults::make(None);
@@ -71,6 +72,29 @@ fn a_candidate_that_stalls_ends_its_trial_on_all_ranks_and_nothing_else() {
         told[0].starts_with(gave_up) && told[0].contains("wait"),
         "{told:?}"
     );
+}
+
+/// Ranks that are processes agree over their connections, and map each other's memory.
+#[test]
+fn a_trial_of_processes_ends_alone_too() {
+    let told = std::thread::scope(|scope| {
+        let started = Threads::of(2).into_iter().map(|seat| {
+            scope.spawn(move || {
+                let rank = Communicator::join_emulated(&seat)?;
+                let told = after(Fault::Silent, &rank)?;
+                faults::give_up_soon(false);
+                assert_eq!(built(&rank)?.unmeasured(1), None);
+                rank.barrier()?;
+                Ok::<_, Error>(told)
+            })
+        });
+        let started: Vec<_> = started.collect();
+        let done = started.into_iter().map(|thread| thread.join().expect("no panic"));
+        done.collect::<Result<Vec<_>, _>>()
+    });
+    let told = told.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(told[0], told[1]);
+    assert!(told[0].contains("wait"), "{told:?}");
 }
 
 #[test]
