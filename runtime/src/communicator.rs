@@ -194,11 +194,6 @@ impl Communicator {
         self.group.shares(self.rank)
     }
 
-    /// True if some ranks share a GPU, whichever it is.
-    pub(crate) fn any_shares_gpu(&self) -> bool {
-        self.group.any_shares()
-    }
-
     /// Share of the GPU, with or without copies by the host.
     pub(crate) fn share(&self, copied: bool) -> u32 {
         let gpus = self.group.gpus().iter();

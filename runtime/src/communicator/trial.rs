@@ -26,6 +26,11 @@ impl Communicator {
         Ok(made)
     }
 
+    /// True if some ranks share a GPU, whichever it is.
+    pub(crate) fn any_shares_gpu(&self) -> bool {
+        self.group.any_shares()
+    }
+
     /// Time that a kernel waits for a peer.
     pub(crate) fn patience(&self) -> Duration {
         self.patience.unwrap_or(self.timeout())
@@ -49,7 +54,9 @@ impl Communicator {
             false => Err(Error::Stalled(Box::new(Stall {
                 rank: self.rank,
                 role: format!("its host waits {limit:?} for its GPU"),
-                waited_on: "kernels that do not run, as where another library's kernels have the SMs".into(),
+                waited_on:
+                    "kernels that do not run, as where another library's kernels have the SMs"
+                        .into(),
                 wanted: 1,
                 ..Stall::default()
             }))),

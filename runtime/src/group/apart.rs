@@ -458,8 +458,16 @@ mod tests {
         assert_eq!(told(&[one(1, false), has(Some("GPU-2"), 2, false)]), Ok(()));
         assert_eq!(told(&[one(1, true), one(2, true)]), Ok(()));
         assert_eq!(told(&[has(None, 1, false), has(None, 1, false)]), Ok(()));
-        assert!(shared(&[has(Some("GPU-2"), 0, true), one(1, true), one(2, true)]));
-        assert!(!shared(&[one(1, true), has(None, 1, true), has(None, 2, true)]));
+        assert!(shared(&[
+            has(Some("GPU-2"), 0, true),
+            one(1, true),
+            one(2, true)
+        ]));
+        assert!(!shared(&[
+            one(1, true),
+            has(None, 1, true),
+            has(None, 2, true)
+        ]));
         let shared = "ranks 0 and 1 on one GPU (GPU-1)";
         for both in [[one(1, false), one(2, true)], [one(1, true), one(2, false)]] {
             assert_eq!(told(&both), Err(shared.into()));

@@ -47,9 +47,7 @@ pub(crate) use request::{Granted, Request, Wanted};
 pub(crate) use roll::Gone;
 pub(crate) use verdict::Verdict;
 
-use crate::driver::{
-    Address, Current, Event, Gpu, Lane, Reached, Slots, Stream, Turn, Watch,
-};
+use crate::driver::{Address, Current, Event, Gpu, Lane, Reached, Slots, Stream, Turn, Watch};
 use crate::error::{Error, Stall};
 use crate::gpu_order::{Enqueueing, Member};
 use crate::held::HeapUse;

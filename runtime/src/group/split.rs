@@ -60,7 +60,12 @@ fn members(asked: &[(u32, u32)]) -> BTreeMap<u32, Vec<u32>> {
 impl Group {
     /// A rank's group of all that ask for that color, by their keys, and which rank it is there.
     pub(crate) fn split(&self, rank: u32, (color, key): (u32, u32)) -> Result<Part, Error> {
-        self.part(rank, &Request::Split { color, key }, (color, key), Kind::Split)
+        self.part(
+            rank,
+            &Request::Split { color, key },
+            (color, key),
+            Kind::Split,
+        )
     }
 
     /// A rank's group of all ranks, in which they try something that may stall, and which rank it is there.
@@ -214,9 +219,17 @@ mod tests {
         );
         let split = |said| asked_for(said, Kind::Split);
         assert_eq!(split("split 7 1\0splits by 7 and 1"), Some((7, 1)));
-        for other in ["Meet\0is at a barrier", "split 7\0x", "split 7 -1\0x", "try 0 0\0x"] {
+        for other in [
+            "Meet\0is at a barrier",
+            "split 7\0x",
+            "split 7 -1\0x",
+            "try 0 0\0x",
+        ] {
             assert_eq!(split(other), None);
         }
-        assert_eq!(asked_for("try 0 0\0tries candidates", Kind::Trial), Some(ALL));
+        assert_eq!(
+            asked_for("try 0 0\0tries candidates", Kind::Trial),
+            Some(ALL)
+        );
     }
 }

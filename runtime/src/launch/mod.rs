@@ -22,8 +22,8 @@ mod which;
 mod workspace;
 
 pub use crate::compares::compile_agree;
-pub use compile::{compile, compile_all};
 pub(crate) use code::warm;
+pub use compile::{compile, compile_all};
 pub(crate) use how::How;
 pub(crate) use ready::Ready;
 pub(crate) use tensors::Placement;

@@ -98,6 +98,15 @@ impl Tuning {
         }
     }
 
+    /// Effort of an op whose builder was told nothing, by what the environment says. GPUs that ranks share have no speed worth
+    /// knowing.
+    pub(crate) fn unless_asked(said: Option<Tuning>, sharing: bool) -> Tuning {
+        said.unwrap_or(match sharing {
+            true => Tuning::Off,
+            false => Tuning::Quick,
+        })
+    }
+
     /// Seconds of GPU time, beyond which candidates are launched only as often as a median needs.
     pub(crate) fn budget(self) -> f64 {
         match self {
@@ -116,6 +125,17 @@ impl Tuning {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ops_measure_unless_somebody_says_otherwise_or_ranks_share_a_gpu() {
+        assert_eq!(Tuning::unless_asked(None, false), Tuning::Quick);
+        assert_eq!(Tuning::unless_asked(None, true), Tuning::Off);
+        for sharing in [false, true] {
+            for said in [Tuning::Off, Tuning::Quick, Tuning::Full] {
+                assert_eq!(Tuning::unless_asked(Some(said), sharing), said);
+            }
+        }
+    }
 
     #[test]
     fn words_are_those_of_the_variable() {

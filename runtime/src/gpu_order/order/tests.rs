@@ -108,11 +108,18 @@ fn nobody_waits_for_who_yields_and_that_waits_for_others() {
     machine.order.yields(1);
     machine.launch((1, 0), 0, 0, 132);
     let (waits, first) = machine.launch((0, 0), 0, 0, 132);
-    assert!(waits.is_empty(), "the trial runs, and the program's launch does not wait");
+    assert!(
+        waits.is_empty(),
+        "the trial runs, and the program's launch does not wait"
+    );
     assert_eq!(machine.launch((1, 1), 0, 0, 132).0, [first]);
     let (waits, other) = machine.launch((0, 0), 1, 0, 132);
     assert!(waits.is_empty());
-    assert_eq!(machine.launch((1, 0), 1, 0, 132).0, [other], "in the other order there");
+    assert_eq!(
+        machine.launch((1, 0), 1, 0, 132).0,
+        [other],
+        "in the other order there"
+    );
 }
 
 #[test]

@@ -37,22 +37,16 @@ impl<S: Launcher> OpBuilder<'_, S> {
             Some(tuning) => Ok(tuning),
             // Emulated GPUs have no speed worth knowing.
             None if self.rank.gpu().is_emulated() => Ok(Tuning::Off),
-            None => Ok(match Tuning::from_env()? {
-                Some(tuning) => tuning,
-                // Nor have ranks that share one.
-                None if self.rank.any_shares_gpu() => Tuning::Off,
-                None => Tuning::Quick,
-            }),
+            None => Ok(Tuning::unless_asked(
+                Tuning::from_env()?,
+                self.rank.any_shares_gpu(),
+            )),
         }
     }
 
     /// The winner of a measurement, if `found`, the choice without one, is not to be taken: all ranks take what rank 0 knows, and
     /// where that is nothing, what is fastest. Collective, unless each rank builds the op by itself.
-    pub(super) fn measured(
-        &self,
-        bucket: Bucket<'_>,
-        found: &Proven,
-    ) -> Result<Measured, Error> {
+    pub(super) fn measured(&self, bucket: Bucket<'_>, found: &Proven) -> Result<Measured, Error> {
         let tuning = self.measures()?;
         if tuning == Tuning::Off || self.first_options {
             return Ok(Measured::Stays);

@@ -89,7 +89,9 @@ fn a_trial_of_processes_ends_alone_too() {
             })
         });
         let started: Vec<_> = started.collect();
-        let done = started.into_iter().map(|thread| thread.join().expect("no panic"));
+        let done = started
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"));
         done.collect::<Result<Vec<_>, _>>()
     });
     let told = told.unwrap_or_else(|error| panic!("{error}"));
@@ -124,7 +126,10 @@ fn a_trial_without_memory_is_none() {
         Ok(why)
     });
     for told in done.unwrap_or_else(|error| panic!("{error}")) {
-        assert!(told.starts_with("the trial of candidates gave up: "), "{told}");
+        assert!(
+            told.starts_with("the trial of candidates gave up: "),
+            "{told}"
+        );
     }
 }
 

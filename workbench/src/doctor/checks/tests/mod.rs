@@ -508,7 +508,11 @@ fn caches() {
 fn winners_and_profile() {
     note(
         "choices",
-        &["GPU 0 to 3: no winner was measured", "COUNTERFLOW_TUNE=off", "--sweep"],
+        &[
+            "GPU 0 to 3: no winner was measured",
+            "COUNTERFLOW_TUNE=off",
+            "--sweep",
+        ],
         |facts| {
             facts.tuned.shipped = Ok(BTreeMap::new());
             facts.tuning = Ok(Tuning::Off);
@@ -516,7 +520,10 @@ fn winners_and_profile() {
     );
     let (grades, says) = found("choices", |facts| facts.tuned.shipped = Ok(BTreeMap::new()));
     assert_eq!(grades, [Grade::Good]);
-    assert!(says.contains("ops measure when they are built (quick)"), "{says}");
+    assert!(
+        says.contains("ops measure when they are built (quick)"),
+        "{says}"
+    );
     bad("choices", &["COUNTERFLOW_TUNE=fast", "do this"], |facts| {
         facts.tuning = Err(problem("COUNTERFLOW_TUNE=fast"));
     });
