@@ -75,7 +75,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
             let is_found = !found.is_predicted() && own.as_ref() == Some(&known);
             return Ok(match is_found {
                 true => Measured::Stays,
-                false => Measured::Winner(known),
+                false => Measured::Winner(known.into()),
             });
         }
         let not = |why: String| {
@@ -137,7 +137,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
             // It serves this op all the same.
             warn!(rank = self.rank.rank(), %error, "the winner is not kept");
         }
-        Ok(Measured::Winner(winner))
+        Ok(Measured::Winner(winner.into()))
     }
 
     /// Reason that this rank measures nothing now. Where a stream records a graph, or the program may replay one that it captured,

@@ -52,7 +52,7 @@ pub(super) enum Measured {
     /// The choice without one stays.
     Stays,
     /// This one is taken instead.
-    Winner(Winner),
+    Winner(Box<Winner>),
     /// The model's choice stays, since nothing was measured, for this reason.
     Not(String),
 }
