@@ -11,6 +11,7 @@ mod multicast;
 mod processes;
 mod split;
 mod start;
+mod trial;
 
 use crate::compares::Compares;
 use crate::driver::{Address, Current, Event, Gpu, Stream, Watch, is_done, range};
@@ -67,6 +68,8 @@ pub struct Communicator {
     metrics: Arc<Metrics>,
     /// Rank numbers in the communicators that splits made this one of.
     ancestors: Arc<[(Weak<Group>, u32)]>,
+    /// Time that kernels wait for a peer, if it is another than the communicator's.
+    patience: Option<Duration>,
     /// True if it is the one that the user has: the rank leaves when that is dropped.
     seat: bool,
 }
@@ -253,6 +256,7 @@ impl Communicator {
             proven: self.proven.clone(),
             metrics: self.metrics.clone(),
             ancestors: self.ancestors.clone(),
+            patience: self.patience,
             seat: false,
         }
     }

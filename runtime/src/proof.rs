@@ -27,16 +27,32 @@ pub(crate) struct Proven {
 
 /// Winners of measurements of this process, by all that was asked. An op that is built again measures nothing.
 #[derive(Debug, Default)]
-pub(crate) struct Measured(Mutex<HashMap<String, Winner>>);
+pub(crate) struct Measured {
+    winners: Mutex<HashMap<String, Winner>>,
+    /// Reason that a trial stalled, if one did.
+    stalled: Mutex<Option<String>>,
+}
 
 impl Measured {
+    /// A trial stalled: what kept it may keep others, and each takes its time.
+    pub fn stalls(&self, why: &str) {
+        let mut stalled = self.stalled.lock().unwrap_or_else(PoisonError::into_inner);
+        stalled.get_or_insert_with(|| why.to_owned());
+    }
+
+    /// Reason that a trial stalled.
+    pub fn stalled(&self) -> Option<String> {
+        let stalled = self.stalled.lock().unwrap_or_else(PoisonError::into_inner);
+        stalled.clone()
+    }
+
     pub fn winner(&self, asked: &str) -> Option<Winner> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.winners.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(asked).cloned()
     }
 
     pub fn put(&self, asked: String, winner: Winner) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.winners.lock().unwrap_or_else(PoisonError::into_inner);
         known.insert(asked, winner);
     }
 }

@@ -4,7 +4,8 @@
 //!
 //! Without a GPU the emulator runs the same bodies on small shapes, and the rest says that it was skipped; with
 //! `REQUIRE_GPU=n` a machine of fewer GPUs fails instead. On a machine without Rust the built binary runs alone:
-//! `.ci/pack` makes a folder that has it, with its kernels.
+//! `.ci/pack` makes a folder that has it, with its kernels. Ops whose choices are open measure candidates on GPUs: set
+//! `COUNTERFLOW_TUNE=off`, as the folder's script does, so that every run has the same kernels. `trials` asks for what it measures.
 
 #[path = "../../runtime/tests/common/mod.rs"]
 mod nvidia;
@@ -91,6 +92,7 @@ mod soak;
 mod stall;
 mod tiles;
 mod traced;
+mod trials;
 mod turns;
 #[path = "../../codegen/tests/fixtures/wide.rs"]
 mod wide;

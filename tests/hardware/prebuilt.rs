@@ -3,7 +3,7 @@
 use crate::case::{checked, variant_of};
 use crate::right::{JITTER, JITTERED, KINDS, NN, TN};
 use crate::{
-    SCHEDULES, accumulate, chain, fine, fused, host, no_depth, pulls, right, scratch, tiles,
+    SCHEDULES, accumulate, chain, fine, fused, host, no_depth, pulls, right, scratch, tiles, trials,
 };
 use counterflow::codegen::cuda::{self, CudaSource};
 use counterflow::codegen::lower::lower;
@@ -61,6 +61,7 @@ fn wanted() -> Vec<(Probes, Program, Variant)> {
     let more = pulls::kernels().chain(right::of_strangers());
     let more = more.chain(right::of_fp8()).chain(scratch::kernels());
     wanted.extend(more.chain(no_depth::kernels()));
+    wanted.extend(trials::kernels().map(of(none)));
     wanted.extend(crate::random::kernels().map(of(JITTER)));
     wanted.extend(crate::epilogue::kinds().into_iter().map(of(none)));
     wanted.extend(of_embed());
@@ -109,6 +110,7 @@ fn kernels_of_the_suite() {
         &crate::beside::LATE,
         &crate::soak::TURN,
         &crate::litmus::LITMUS,
+        &crate::trials::KEEPS,
     ] {
         fine(compiler.compile(source, Target::Sm90a));
     }

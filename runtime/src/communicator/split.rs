@@ -2,6 +2,7 @@
 
 use super::Communicator;
 use crate::error::Error;
+use crate::group::Group;
 use std::sync::Arc;
 use tracing::debug;
 
@@ -36,10 +37,15 @@ impl Communicator {
         self.own().must_not_have_turn("a call of all ranks")?;
         let (group, rank) = self.group.split(self.rank, (color, key))?;
         debug!(of = self.rank, color, rank, ranks = group.world(), "group");
+        Ok(self.seat_in(&group, rank))
+    }
+
+    /// This rank's place in a group that was made of its communicator.
+    pub(super) fn seat_in(&self, group: &Arc<Group>, rank: u32) -> Communicator {
         let stream = group.stream(rank);
-        let mut made = Communicator::seat(&group, rank, stream, &self.proven);
+        let mut made = Communicator::seat(group, rank, stream, &self.proven);
         let parent = (Arc::downgrade(&self.group), self.rank);
         made.ancestors = self.ancestors.iter().cloned().chain([parent]).collect();
-        Ok(made)
+        made
     }
 }

@@ -179,6 +179,7 @@ impl Communicator {
             proven: proven.clone(),
             metrics: Arc::default(),
             ancestors: Arc::default(),
+            patience: None,
             seat: true,
         }
     }

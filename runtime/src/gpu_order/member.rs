@@ -66,6 +66,11 @@ impl Member {
         Ok(member)
     }
 
+    /// No launch of another communicator waits for this one's.
+    pub fn yields(&self) {
+        order().yields(self.number);
+    }
+
     /// A rank is about to enqueue one or more launches of so many CTAs at most in its stream, which first wait for what
     /// does not fit beside them. Drop the result when they are enqueued. `alive` ends the wait for another thread that is
     /// enqueueing.

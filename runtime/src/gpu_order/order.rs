@@ -1,7 +1,7 @@
 //! Order of the launches on a GPU, and refusals: numbers alone, with streams and events of any kind.
 
 use crate::driver::Gpu;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::RangeInclusive;
 
@@ -155,6 +155,8 @@ pub(super) type Rank = (Where, usize);
 pub(super) struct Order<S, E> {
     members: BTreeMap<u64, Vec<Place<S, E>>>,
     edges: Vec<Edge<E>>,
+    /// Communicators that nobody waits for: their launches come after those of others, and may give up.
+    yielding: BTreeSet<u64>,
 }
 
 impl<S, E: Clone> Place<S, E> {
@@ -173,6 +175,7 @@ impl<S: Clone, E: Clone> Order<S, E> {
         Order {
             members: BTreeMap::new(),
             edges: Vec::new(),
+            yielding: BTreeSet::new(),
         }
     }
 
@@ -200,9 +203,15 @@ impl<S: Clone, E: Clone> Order<S, E> {
         self.members.insert(member, places);
     }
 
+    /// No launch of another communicator waits for that one's from now on.
+    pub(super) fn yields(&mut self, member: u64) {
+        self.yielding.insert(member);
+    }
+
     /// A communicator whose launches are all done.
     pub(super) fn leave(&mut self, member: u64) {
         self.members.remove(&member);
+        self.yielding.remove(&member);
         self.edges
             .retain(|edge| edge.first.0 != member && edge.then.0 != member);
     }
@@ -357,7 +366,8 @@ impl<S: Clone, E: Clone> Order<S, E> {
         let mut running = Vec::new();
         for (other, places) in &mut self.members {
             let mut here = places.iter_mut().filter(|place| place.gpu == gpu);
-            let Some(place) = here.next().filter(|_| *other != member) else {
+            let counts = *other != member && !self.yielding.contains(other);
+            let Some(place) = here.next().filter(|_| counts) else {
                 continue;
             };
             let mut until = Vec::new();

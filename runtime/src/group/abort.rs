@@ -15,10 +15,11 @@ use crate::cuda::{Cause, Told};
 use crate::driver::{Address, Gpu, Pinned, Record};
 use crate::error::{Error, Stall};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use tracing::error;
+use tracing::{debug, error};
 
 /// The names of a kernel's roles and waits, by their numbers in records.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -51,6 +52,8 @@ pub(crate) struct End {
     shared: Option<(Board, u32)>,
     /// If it is a group of a split: which ranks it has.
     group: OnceLock<Within>,
+    /// True if its end is the outcome of a trial.
+    trial: AtomicBool,
 }
 
 /// Names of a kernel that are known until this is dropped.
@@ -157,6 +160,7 @@ impl End {
             ranks,
             shared: None,
             group: OnceLock::new(),
+            trial: AtomicBool::new(false),
         }
     }
 
@@ -281,7 +285,7 @@ impl End {
         };
         let first = self.say(first);
         if !ended {
-            error!(cause = %Error::from(first.clone()), "communicator ended");
+            self.log(&first);
         }
         *verdict = Some(first.clone());
         // The cause is there before anybody can act on it.
@@ -296,11 +300,24 @@ impl End {
             let first = self.said().or_else(|| self.recorded());
             *verdict = first.map(|first| self.say(first));
             if let Some(first) = &*verdict {
-                error!(cause = %Error::from(first.clone()), "communicator ended");
+                self.log(first);
                 self.word.set(1);
             }
         }
         verdict.clone()
+    }
+
+    fn log(&self, first: &Verdict) {
+        let cause = Error::from(first.clone());
+        match self.trial.load(Ordering::Relaxed) {
+            true => debug!(%cause, "trial ended"),
+            false => error!(%cause, "communicator ended"),
+        }
+    }
+
+    /// Notes that its end is the outcome of a trial, which is no failure.
+    pub(super) fn is_trial(&self) {
+        self.trial.store(true, Ordering::Relaxed);
     }
 
     /// Verdict of another process, if one has one.

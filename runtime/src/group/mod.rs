@@ -2,6 +2,7 @@
 
 mod abort;
 mod adopt;
+mod answers;
 mod apart;
 mod board;
 mod callers;
@@ -46,19 +47,17 @@ pub(crate) use request::{Granted, Request, Wanted};
 pub(crate) use roll::Gone;
 pub(crate) use verdict::Verdict;
 
-use crate::driver::{
-    Address, Current, Event, Gpu, Lane, Reached, Slots, Stream, Turn, Watch, multicast_calls,
-};
+use crate::driver::{Address, Current, Event, Gpu, Lane, Reached, Slots, Stream, Turn, Watch};
 use crate::error::{Error, Stall};
 use crate::gpu_order::{Enqueueing, Member};
-use crate::held::{HeapUse, Owner};
+use crate::held::HeapUse;
 use crate::multicast::MulticastState;
 use crate::own::Own;
-use adopt::{Loan, adopted};
+use adopt::Loan;
 use callers::Callers;
 use counterflow_codegen::host::Queues;
 use counterflow_codegen::interp::open::Compare;
-use heap::{Heap, Room};
+use heap::Heap;
 use ledger::{Behind, Ledger, Refused};
 use meeting::Meeting;
 use peers::Peers;
@@ -132,6 +131,8 @@ pub(crate) struct Group {
     pool: Mutex<Pool>,
     timeout: Duration,
     queues: Queues,
+    /// True if ranks of this process, or of several, share a GPU.
+    sharing: bool,
     /// The other ranks, if they are processes.
     peers: Option<Arc<Peers>>,
     /// Groups that a split made, until each rank takes its part: by the split's number, and the rank.
@@ -195,7 +196,10 @@ impl Group {
             gpus: gpus.iter().map(|gpu| gpu.ordinal()).collect(),
         };
         let heap = Arc::new(Heap::new(gpus, slots, cells, timeout)?);
+        let mut before = (1..).zip(&queues.gpus);
+        let sharing = before.any(|(next, gpu)| queues.gpus[next..].contains(gpu));
         Ok(Group {
+            sharing,
             order: Member::join(heap.gpus(), heap.streams())?,
             end,
             ledger: Book::Own(Mutex::new(Ledger::new(world as u32))),
@@ -406,6 +410,16 @@ impl Group {
         self.queues.gpus.iter().filter(|gpu| **gpu == on).count() > 1
     }
 
+    /// True if some ranks share a GPU. All ranks are told the same.
+    pub(crate) fn any_shares(&self) -> bool {
+        self.sharing
+    }
+
+    /// Bytes at the start of every slot that are the communicator's own.
+    pub(crate) fn control(&self) -> u64 {
+        cells(self.world()).end
+    }
+
     /// Lets a rank enqueue so many launches that wait for peers, or other work, behind what is in these streams.
     ///
     /// # Errors
@@ -498,6 +512,12 @@ impl Group {
         self.end.within(within);
     }
 
+    /// A group in which ranks try something: its end is no failure, and nothing of other groups waits for it.
+    fn is_trial(&self) {
+        self.end.is_trial();
+        self.order.yields();
+    }
+
     /// An error of this group, which may name its ranks.
     fn told(&self, error: Error) -> Error {
         match self.end.group() {
@@ -513,84 +533,5 @@ impl Group {
         // Where the ranks made different calls, nobody has taken it.
         drop(loan.take());
         adopted
-    }
-
-    /// Does what all ranks asked for, in the thread of the last.
-    fn act(&self, asked: &[Request]) -> Answer {
-        let split: Option<Vec<_>> = asked.iter().map(Request::split).collect();
-        if let Some(split) = split {
-            return self.parts_of(&split);
-        }
-        let told: Option<Arc<[String]>> = asked
-            .iter()
-            .map(|asked| asked.told().map(str::to_owned))
-            .collect();
-        if let Some(told) = told {
-            return Ok(Granted::Told(told));
-        }
-        let refusal = asked.iter().zip(0..).find_map(|(asked, rank)| match asked {
-            Request::Refuse(why) => Some(why.clone().of(rank)),
-            Request::Meet
-            | Request::Reserve(_)
-            | Request::Multicast(_)
-            | Request::Allocate(_)
-            | Request::Adopt(..)
-            | Request::Orders(_)
-            | Request::Share(_)
-            | Request::Load(_)
-            | Request::Split { .. } => None,
-        });
-        refusal.map_or(Ok(()), Err)?;
-        let request = &asked[0];
-        if asked.iter().any(|other| other != request) {
-            let orders: Option<Vec<_>> = asked.iter().map(Request::orders).collect();
-            if let Some(refusal) = orders.and_then(|orders| orders::differing(&orders)) {
-                return Err(refusal);
-            }
-            return Err(differing(asked.iter().map(ToString::to_string)));
-        }
-        self.grant(asked)
-    }
-
-    /// Does what all ranks ask for: the same, with what each rank of this process brings for it.
-    fn grant(&self, asked: &[Request]) -> Answer {
-        let request = &asked[0];
-        match request {
-            Request::Meet | Request::Orders(_) => Ok(Granted::Done),
-            Request::Split { .. } | Request::Refuse(_) | Request::Share(_) => {
-                Err(differing([request.to_string()].into_iter()))
-            }
-            Request::Load(needs) => {
-                let placed = lock(&self.pool).place(&self.heap, needs, self.timeout);
-                Ok(Granted::Kernel(Arc::new(placed.map_err(Refusal::from)?)))
-            }
-            Request::Reserve(bytes) => {
-                self.heap.reserve(*bytes).map_err(Refusal::from)?;
-                Ok(Granted::Done)
-            }
-            Request::Multicast(wanted) => {
-                let calls = multicast_calls(self.heap.gpus());
-                multicast::open(&self.heap, *wanted, calls)?;
-                Ok(Granted::Done)
-            }
-            Request::Adopt(wanted, _) => {
-                let loans = asked.iter().filter_map(Request::loan);
-                let adopted = adopted(
-                    &self.heap,
-                    self.peers.as_deref(),
-                    (&wanted.name, wanted.bytes),
-                    loans,
-                )?;
-                Ok(Granted::Memory(Arc::new(adopted)))
-            }
-            Request::Allocate(wanted) => {
-                let Wanted { name, bytes, .. } = wanted;
-                let allocation =
-                    self.heap
-                        .allocate((name, Owner::Program), *bytes, Room::Heap, self.timeout);
-                let allocation = allocation.map_err(Refusal::from)?;
-                Ok(Granted::Memory(Arc::new(allocation)))
-            }
-        }
     }
 }

@@ -70,6 +70,8 @@ pub(crate) enum Request {
         color: u32,
         key: u32,
     },
+    /// A group of all ranks, in which they try something that may stall.
+    Try,
 }
 
 impl Request {
@@ -77,7 +79,8 @@ impl Request {
     pub fn split(&self) -> Option<(u32, u32)> {
         match self {
             Request::Split { color, key } => Some((*color, *key)),
-            Request::Meet
+            Request::Try
+            | Request::Meet
             | Request::Reserve(_)
             | Request::Multicast(_)
             | Request::Allocate(_)
@@ -101,7 +104,8 @@ impl Request {
             | Request::Multicast(_)
             | Request::Load(_)
             | Request::Refuse(_)
-            | Request::Split { .. } => None,
+            | Request::Split { .. }
+            | Request::Try => None,
         }
     }
 
@@ -117,7 +121,8 @@ impl Request {
             | Request::Share(_)
             | Request::Load(_)
             | Request::Refuse(_)
-            | Request::Split { .. } => None,
+            | Request::Split { .. }
+            | Request::Try => None,
         }
     }
 
@@ -133,7 +138,8 @@ impl Request {
             | Request::Share(_)
             | Request::Load(_)
             | Request::Refuse(_)
-            | Request::Split { .. } => None,
+            | Request::Split { .. }
+            | Request::Try => None,
         }
     }
 
@@ -198,6 +204,7 @@ impl fmt::Display for Request {
         match self {
             Request::Meet => write!(f, "is at a barrier"),
             Request::Split { color, key } => write!(f, "splits by color {color} and key {key}"),
+            Request::Try => write!(f, "tries candidates"),
             Request::Refuse(why) => write!(f, "refuses: {}", why.what()),
             Request::Reserve(bytes) => write!(f, "reserves {bytes} bytes"),
             Request::Multicast(wanted) => write!(f, "asks for multicast: {wanted:?}"),

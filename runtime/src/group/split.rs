@@ -12,6 +12,37 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Color and key of a group of all ranks, in their order.
+pub(super) const ALL: (u32, u32) = (0, 0);
+
+/// Use of a group of some of the ranks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// The program's.
+    Split,
+    /// Something is tried there, which may stall. The ranks are all of them.
+    Trial,
+}
+
+impl Kind {
+    /// First word of a rank that asks for it: other calls say something else.
+    fn word(self) -> &'static str {
+        match self {
+            Kind::Split => "split ",
+            Kind::Trial => "try ",
+        }
+    }
+
+    /// Tells a new group what it is for.
+    fn marks(self, group: &Group, within: impl FnOnce() -> Whose) {
+        match self {
+            Kind::Split => group.within(within()),
+            // Its ranks have the numbers that they have outside.
+            Kind::Trial => group.is_trial(),
+        }
+    }
+}
+
 /// Members of each group: its ranks, in the order that they have there.
 fn members(asked: &[(u32, u32)]) -> BTreeMap<u32, Vec<u32>> {
     let mut ordered: Vec<(u32, u32, u32)> = (0..)
@@ -29,12 +60,31 @@ fn members(asked: &[(u32, u32)]) -> BTreeMap<u32, Vec<u32>> {
 impl Group {
     /// A rank's group of all that ask for that color, by their keys, and which rank it is there.
     pub(crate) fn split(&self, rank: u32, (color, key): (u32, u32)) -> Result<Part, Error> {
-        let request = Request::Split { color, key };
+        self.part(
+            rank,
+            &Request::Split { color, key },
+            (color, key),
+            Kind::Split,
+        )
+    }
+
+    /// A rank's group of all ranks, in which they try something that may stall, and which rank it is there.
+    pub(crate) fn trial(&self, rank: u32) -> Result<Part, Error> {
+        self.part(rank, &Request::Try, ALL, Kind::Trial)
+    }
+
+    fn part(
+        &self,
+        rank: u32,
+        request: &Request,
+        asked: (u32, u32),
+        kind: Kind,
+    ) -> Result<Part, Error> {
         if let Some(peers) = &self.peers {
             let _one = lock(&self.calling);
-            return self.split_apart(peers, &request, (color, key));
+            return self.split_apart(peers, request, asked, kind);
         }
-        let granted = self.meet(rank, &request)?;
+        let granted = self.meet(rank, request)?;
         let part = match &granted {
             Granted::Split(number) => lock(&self.parts).remove(&(*number, rank)),
             Granted::Done | Granted::Kernel(_) | Granted::Memory(_) | Granted::Told(_) => None,
@@ -46,13 +96,13 @@ impl Group {
     }
 
     /// Makes the groups of ranks of one process. Each rank takes its part.
-    pub(super) fn parts_of(&self, asked: &[(u32, u32)]) -> Answer {
+    pub(super) fn parts_of(&self, asked: &[(u32, u32)], kind: Kind) -> Answer {
         let mut made = Vec::new();
         for (color, ranks) in members(asked) {
             let gpus = ranks.iter().map(|rank| self.gpu(*rank).clone());
             let group = Group::new(gpus.collect(), Some(self.stride()), self.timeout)
                 .map_err(Refusal::from)?;
-            group.within(Whose::new(color, &ranks, self.end.group()));
+            kind.marks(&group, || Whose::new(color, &ranks, self.end.group()));
             let group = Arc::new(group);
             made.extend(
                 (0..)
@@ -76,10 +126,11 @@ impl Group {
         peers: &Peers,
         request: &Request,
         (color, key): (u32, u32),
+        kind: Kind,
     ) -> Result<Part, Error> {
         let deadline = Deadline::after(self.timeout);
         let what = request.to_string();
-        let mine = format!("{SPLIT}{color} {key}\0{what}");
+        let mine = format!("{}{color} {key}\0{what}", kind.word());
         let said = peers.gather(&what, mine.as_bytes())?;
         let said: Vec<_> = said
             .iter()
@@ -88,27 +139,23 @@ impl Group {
         if let Some(refusal) = refused(said.iter().map(AsRef::as_ref)) {
             return Err(refusal.into());
         }
-        let asked: Option<Vec<(u32, u32)>> = said.iter().map(|one| asked_for(one)).collect();
+        let asked: Option<Vec<(u32, u32)>> = said.iter().map(|one| asked_for(one, kind)).collect();
         let asked = asked.ok_or_else(|| {
             let each = said.iter().map(|one| one.split('\0').next_back());
             Error::from(differing(each.map(|one| one.unwrap_or("").to_owned())))
         })?;
         let ranks = members(&asked).remove(&color).unwrap_or_default();
-        let named = Whose::new(color, &ranks, self.end.group());
-        let within = Within::new(peers, ranks);
+        let within = Within::new(peers, ranks.clone());
         let links = Links::make(&within, deadline)?;
         let gpu = self.gpu(peers.rank()).clone();
         let group = Group::apart(|| Ok(gpu), true, links, deadline)?;
-        group.within(named);
+        kind.marks(&group, || Whose::new(color, &ranks, self.end.group()));
         Ok((Arc::new(group), within.own))
     }
 }
 
-/// First word of a rank that splits: other calls say something else.
-const SPLIT: &str = "split ";
-
-fn asked_for(said: &str) -> Option<(u32, u32)> {
-    let (numbers, _) = said.strip_prefix(SPLIT)?.split_once('\0')?;
+fn asked_for(said: &str, kind: Kind) -> Option<(u32, u32)> {
+    let (numbers, _) = said.strip_prefix(kind.word())?.split_once('\0')?;
     let (color, key) = numbers.split_once(' ')?;
     Some((color.parse().ok()?, key.parse().ok()?))
 }
@@ -170,9 +217,19 @@ mod tests {
             groups,
             BTreeMap::from([(3, vec![1, 3]), (7, vec![2, 4, 0])])
         );
-        assert_eq!(asked_for("split 7 1\0splits by 7 and 1"), Some((7, 1)));
-        for other in ["Meet\0is at a barrier", "split 7\0x", "split 7 -1\0x"] {
-            assert_eq!(asked_for(other), None);
+        let split = |said| asked_for(said, Kind::Split);
+        assert_eq!(split("split 7 1\0splits by 7 and 1"), Some((7, 1)));
+        for other in [
+            "Meet\0is at a barrier",
+            "split 7\0x",
+            "split 7 -1\0x",
+            "try 0 0\0x",
+        ] {
+            assert_eq!(split(other), None);
         }
+        assert_eq!(
+            asked_for("try 0 0\0tries candidates", Kind::Trial),
+            Some(ALL)
+        );
     }
 }

@@ -156,6 +156,11 @@ impl Compiler {
         }
     }
 
+    /// True if what it compiles stays for others.
+    pub(crate) fn keeps(&self) -> bool {
+        self.cache.dir().is_some()
+    }
+
     pub(crate) const fn probes(&self) -> Probes {
         self.probes
     }

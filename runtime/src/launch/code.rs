@@ -1,6 +1,6 @@
 //! Code of a rank's GPU: machine code, or the plan itself on an emulated GPU, for which nothing is compiled.
 
-use super::compile::compile;
+use super::compile::{compile, compile_all};
 use crate::communicator::Communicator;
 use crate::cuda::{Function, Module};
 use crate::error::Error;
@@ -9,6 +9,7 @@ use counterflow_codegen::cuda::{self, CudaSource, Site};
 use counterflow_codegen::target;
 use counterflow_codegen::verify::Checked;
 use counterflow_codegen::warp::Pipeline;
+use tracing::debug;
 
 /// Code that a rank's GPU runs.
 #[derive(Debug)]
@@ -24,6 +25,29 @@ pub(super) enum Code {
         roles: Vec<String>,
         waits: Vec<String>,
     },
+}
+
+/// A kernel's text, and its probes if the compiler is to trace.
+fn text(compiler: &Compiler, pipeline: &Checked<Pipeline>) -> (CudaSource, Vec<Site>) {
+    match compiler.probes().trace {
+        true => {
+            let traced = cuda::emit_traced(pipeline);
+            (traced.source, traced.sites)
+        }
+        false => (target::emit(pipeline), Vec::new()),
+    }
+}
+
+/// Compiles kernels side by side, so that the cache has them. Where one is refused, so will be who loads it.
+pub(crate) fn warm<'p>(
+    compiler: &Compiler,
+    pipelines: impl Iterator<Item = &'p Checked<Pipeline>>,
+) {
+    let texts = pipelines.map(|pipeline| text(compiler, pipeline).0);
+    let texts: Vec<CudaSource> = texts.collect();
+    if let Err(error) = compile_all(compiler, &texts) {
+        debug!(%error, "a kernel does not compile");
+    }
 }
 
 impl Code {
@@ -53,13 +77,7 @@ impl Code {
                 &found
             }
         };
-        let (source, sites) = match compiler.probes().trace {
-            true => {
-                let traced = cuda::emit_traced(pipeline);
-                (traced.source, traced.sites)
-            }
-            false => (target::emit(pipeline), Vec::new()),
-        };
+        let (source, sites) = text(compiler, pipeline);
         let compiled = compile(compiler, &source)?;
         let gpu = rank.gpu().cuda()?;
         gpu.must_be_hopper()?;

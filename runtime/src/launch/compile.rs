@@ -25,17 +25,18 @@ pub fn compile(compiler: &Compiler, source: &CudaSource) -> Result<Compiled, Err
     )
 }
 
-/// Compiles many, as many at a time as there are cores. Gives the first error, if any.
+/// Compiles many, as many at a time as there are cores, and all of them whatever is refused. Gives the first error, if any.
 ///
 /// # Errors
 /// As [`compile`].
 pub fn compile_all(compiler: &Compiler, sources: &[CudaSource]) -> Result<(), Error> {
     let next = AtomicUsize::new(0);
     let work = || {
+        let mut done = Ok(());
         while let Some(source) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
-            compile(compiler, source)?;
+            done = done.and(compile(compiler, source).map(drop));
         }
-        Ok(())
+        done
     };
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -46,6 +47,6 @@ pub fn compile_all(compiler: &Compiler, sources: &[CudaSource]) -> Result<(), Er
             let done = thread.join();
             done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
-        joined.collect()
+        joined.fold(Ok(()), Result::and)
     })
 }

@@ -22,6 +22,7 @@ mod which;
 mod workspace;
 
 pub use crate::compares::compile_agree;
+pub(crate) use code::warm;
 pub use compile::{compile, compile_all};
 pub(crate) use how::How;
 pub(crate) use ready::Ready;
@@ -153,7 +154,7 @@ impl Loaded {
             false => rank.refuses(error),
         })?;
         let copies = copies(&pipeline.kernel);
-        let mut limit = rank.timeout();
+        let mut limit = rank.patience();
         if copies && rank.world() > 1 {
             rank.copies().map_err(|error| rank.refuses(error))?;
             // Kernels that wait for copies have a longer limit, so that the copies' stream reports a stall.

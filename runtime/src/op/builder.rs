@@ -110,9 +110,8 @@ impl Communicator {
     }
 
     /// Builds a family: the fastest of its schedules for this GPU and for each bucket of rows, also as none of the fused ones.
-    /// Unless [`OpBuilder::tuning`] says so, nothing is measured: winners that come with the package, or the user's own,
-    /// decide where there are any nearby, and the
-    /// model elsewhere ([`family::choose`](crate::family::choose)). All candidates take the same tensors.
+    /// Winners that come with the package, or the user's own, decide where there are any nearby. Elsewhere a measurement does
+    /// ([`OpBuilder::tuning`]), or the model ([`family::choose`](crate::family::choose)). All candidates take the same tensors.
     ///
     /// ```
     /// use counterflow::{Communicator, families::GemmReduceScatter, prelude::bf16};
@@ -285,22 +284,26 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     }
 
     /// Sets how much is measured where no winner is known nearby, instead of what the environment variable `COUNTERFLOW_TUNE` says
-    /// (`off`, `quick`, `full`). If neither says anything, nothing is.
+    /// (`off`, `quick`, `full`). If neither says anything, it is [`Tuning::Quick`], and [`Tuning::Off`] where ranks share a GPU. Emulated
+    /// ranks measure only what this call asks for. With [`Tuning::Off`], the choice is the same in every run.
     ///
-    /// Candidates have memory of their own for the tensors of a launch, which [`Workspace::tuning`] tells and which is free again
-    /// when [`OpBuilder::build`] returns. Where it is not there, nothing is measured and the model chooses. All ranks take what
-    /// rank 0 knows or measured with them; a product that each rank builds by itself is measured by each, among variants of the
-    /// same bits. A winner is kept in the user's table, if nothing was settled and no SMs were left to others: the next program
-    /// that builds the op measures nothing. Until it is kept, results may have other bits in the next run. No other kernel may be
-    /// waiting for another rank on these GPUs meanwhile, and nothing may be captured. Nothing is measured while a graph of the rank
-    /// is recorded, or one lives that the program captured. Emulated GPUs ignore the variable.
+    /// Candidates run in a communicator of their own, with memory of their own that [`Workspace::tuning`] tells and that is free again
+    /// when [`OpBuilder::build`] returns. Where it is not there, nothing is measured and the model chooses. A candidate waits for a
+    /// peer for little more than a second: if it stalls, as beside another library's kernel that waits for its own peer, the trial ends
+    /// on all ranks, the model chooses ([`Op::unmeasured`] says why), and this communicator goes on. Where such a kernel keeps the
+    /// candidates from running at all, their memory is freed once they could run.
+    ///
+    /// All ranks take what rank 0 knows or measured with them; a product that each rank builds by itself is measured by each, among
+    /// variants of the same bits. A winner is kept in the user's table, if nothing was settled and no SMs were left to others: the
+    /// next program that builds the op measures nothing. Until it is kept, results may have other bits in the next run. Nothing is
+    /// measured while a graph of the rank is recorded, or one lives that the program captured. Capture no other work meanwhile.
     ///
     /// ```
     /// use counterflow::{Communicator, schedules::GemmOp, tuning::Tuning};
     ///
     /// let rank = &Communicator::emulated(1)?[0];
     /// let builder = rank.op_of::<GemmOp>().tuning(Tuning::Off).up_to(64, 64, 64);
-    /// assert_eq!(builder.workspace()?.tuning, Default::default());
+    /// assert_eq!(builder.workspace()?.tuning, 0);
     /// # Ok::<(), counterflow::Error>(())
     /// ```
     pub fn tuning(mut self, tuning: Tuning) -> Self {

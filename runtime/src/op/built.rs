@@ -85,6 +85,8 @@ pub(super) struct Bucket {
     pub stages: Vec<Stage>,
     /// Names of the schedules of an op of a family, and why they were chosen.
     pub chosen: Option<(String, Reason)>,
+    /// Reason that the model's choice was not measured, where it was to be.
+    pub unmeasured: Option<Arc<str>>,
 }
 
 /// A kernel of a bucket.
@@ -254,6 +256,21 @@ impl<S> Op<S> {
         let bucket = &self.0.buckets[self.0.bucket(rows)];
         let chosen = bucket.chosen.as_ref();
         chosen.map_or(Reason::Named, |(_, why)| why.clone())
+    }
+
+    /// Reason that launches of so many rows have the model's choice and not a measured one, where candidates were to be measured
+    /// ([`OpBuilder::tuning`](super::OpBuilder::tuning)): too little memory, a stream that records, a trial that gave up. None where
+    /// a winner is known, and where nothing was to be measured.
+    ///
+    /// ```
+    /// # use counterflow::{Communicator, schedules::AgGemmOp};
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// let op = rank.op_of::<AgGemmOp>().up_to(64, 64, 64).build()?;
+    /// assert_eq!(op.unmeasured(64), None); // emulated ranks measure nothing by themselves
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn unmeasured(&self, rows: usize) -> Option<&str> {
+        self.0.buckets[self.0.bucket(rows)].unmeasured.as_deref()
     }
 
     /// The largest launch that it is for.

@@ -36,4 +36,4 @@ pub use sizes::Sizes;
 pub(crate) use step::Together;
 pub use step::{Part, Running, Step};
 pub use typed::{Computes, Launcher, Schedule};
-pub use workspace::{TuningMemory, Workspace};
+pub use workspace::Workspace;

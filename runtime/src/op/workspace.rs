@@ -20,9 +20,17 @@ pub struct Workspace {
     pub heap: u64,
     /// Bytes of the GPU's memory elsewhere: tables of arrivals.
     pub own: u64,
-    /// Memory that [`OpBuilder::build`](crate::OpBuilder::build) takes beside it while it measures candidates, and
-    /// frees before it returns. Where it is not there, nothing is measured.
-    pub tuning: TuningMemory,
+    /// Bytes of the GPU's memory beside both that [`OpBuilder::build`](crate::OpBuilder::build) takes while it measures candidates,
+    /// and frees before it returns. None of it is to be reserved. Where it is not there, nothing is measured.
+    ///
+    /// ```
+    /// # use counterflow::{Communicator, schedules::AgGemmOp, tuning::Tuning};
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// let op = rank.op_of::<AgGemmOp>().tuning(Tuning::Quick).up_to(64, 64, 64);
+    /// assert!(op.workspace()?.tuning > 3 * 64 * 64 * 2); // `x`, `w` and `y`, and what the candidates need
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub tuning: u64,
     /// Bytes of the heap in each place that ops share.
     shared: [u64; PLACES],
     /// Bytes of the same scratch if no op shares it.
@@ -31,42 +39,6 @@ pub struct Workspace {
     near: u64,
     /// Bytes that were free for those when this was asked.
     room: u64,
-}
-
-/// Memory for measurements of candidates: [`OpBuilder::tuning`](crate::OpBuilder::tuning).
-///
-/// ```
-/// # use counterflow::{Communicator, op::TuningMemory, schedules::AgGemmOp, tuning::Tuning};
-/// # let rank = &Communicator::emulated(1)?[0];
-/// let op = rank.op_of::<AgGemmOp>().tuning(Tuning::Quick).up_to(64, 64, 64);
-/// let TuningMemory { heap, own } = op.workspace()?.tuning;
-/// assert!(heap >= 64 * 64 * 2 && own >= 2 * 64 * 64 * 2); // `x`, and `w` and `y`
-/// # Ok::<(), counterflow::Error>(())
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct TuningMemory {
-    /// Bytes of the symmetric heap: tensors that peers address, and the candidates' scratch and counters.
-    pub heap: u64,
-    /// Bytes of the GPU's memory elsewhere.
-    pub own: u64,
-}
-
-impl TuningMemory {
-    /// Both at once.
-    pub(super) fn plus(self, other: TuningMemory) -> TuningMemory {
-        TuningMemory {
-            heap: self.heap + other.heap,
-            own: self.own + other.own,
-        }
-    }
-
-    /// Enough for either.
-    pub(super) fn or(self, other: TuningMemory) -> TuningMemory {
-        TuningMemory {
-            heap: self.heap.max(other.heap),
-            own: self.own.max(other.own),
-        }
-    }
 }
 
 impl Workspace {
@@ -94,7 +66,7 @@ impl Workspace {
     pub fn together(ops: impl IntoIterator<Item = Workspace>) -> Workspace {
         let mut all = Workspace::apart(0);
         for op in ops {
-            all.tuning = all.tuning.or(op.tuning);
+            all.tuning = op.tuning.max(all.tuning);
             all.heap += op.heap - op.held();
             all.own += op.own;
             for (most, bytes) in all.shared.iter_mut().zip(op.shared) {
@@ -126,7 +98,7 @@ impl Workspace {
         Workspace {
             heap,
             own: 0,
-            tuning: TuningMemory::default(),
+            tuning: 0,
             shared: [0; PLACES],
             scratch: 0,
             near: 0,
@@ -143,12 +115,12 @@ impl Workspace {
         }
     }
 
-    /// Memory beyond that of another.
-    pub(super) fn beyond(&self, least: Workspace) -> TuningMemory {
-        TuningMemory {
-            heap: self.heap.saturating_sub(least.heap),
-            own: self.own.saturating_sub(least.own),
-        }
+    /// Bytes of the heap and elsewhere beyond those of another.
+    pub(super) fn beyond(&self, least: Workspace) -> [u64; 2] {
+        [
+            self.heap.saturating_sub(least.heap),
+            self.own.saturating_sub(least.own),
+        ]
     }
 
     /// Memory of one op, whose kernels are loaded in that order: one that needs more scratch than those before it
@@ -183,7 +155,7 @@ impl Workspace {
         Workspace {
             heap: own + scratch,
             own: Loaded::own_bytes(&proof.series),
-            tuning: TuningMemory::default(),
+            tuning: 0,
             shared,
             scratch,
             near,

@@ -10,15 +10,17 @@ mod times;
 
 pub(crate) use contenders::{Contender, contenders};
 pub(crate) use effort::Effort;
-pub(crate) use times::{Times, read, slowest, text};
+pub(crate) use times::{GaveUp, Times, Tried, agreed, read, text};
 
 use crate::error::Error;
 use std::fmt;
+use std::time::Duration;
 
 /// The environment variable that says how much is measured.
 const VARIABLE: &str = "COUNTERFLOW_TUNE";
 
-/// Effort that [`OpBuilder::build`](crate::OpBuilder::build) spends on measurements where no winner is known nearby.
+/// Effort that [`OpBuilder::build`](crate::OpBuilder::build) spends on measurements where no winner is known nearby. If nobody says
+/// anything, it is [`Tuning::Quick`] for ranks with a GPU each, and [`Tuning::Off`] for others.
 ///
 /// ```
 /// use counterflow::{Communicator, schedules::AgGemmOp, tuning::Tuning};
@@ -59,7 +61,7 @@ impl Tuning {
     /// ```
     /// use counterflow::tuning::Tuning;
     ///
-    /// let tuning = Tuning::from_env()?.unwrap_or(Tuning::Off); // what an op does that is told nothing
+    /// let tuning = Tuning::from_env()?.unwrap_or(Tuning::Quick); // what an op does that is told nothing
     /// println!("{tuning}");
     /// # Ok::<(), counterflow::Error>(())
     /// ```
@@ -96,6 +98,15 @@ impl Tuning {
         }
     }
 
+    /// Effort of an op whose builder was told nothing, by what the environment says. GPUs that ranks share have no speed worth
+    /// knowing.
+    pub(crate) fn unless_asked(said: Option<Tuning>, sharing: bool) -> Tuning {
+        said.unwrap_or(match sharing {
+            true => Tuning::Off,
+            false => Tuning::Quick,
+        })
+    }
+
     /// Seconds of GPU time, beyond which candidates are launched only as often as a median needs.
     pub(crate) fn budget(self) -> f64 {
         match self {
@@ -104,11 +115,27 @@ impl Tuning {
             Tuning::Full => 2.0,
         }
     }
+
+    /// Time that a candidate waits for a peer at most: what all launches may take, and a second for hosts that are late.
+    pub(crate) fn patience(self) -> Duration {
+        Duration::from_secs(1) + Duration::from_secs_f64(self.budget())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ops_measure_unless_somebody_says_otherwise_or_ranks_share_a_gpu() {
+        assert_eq!(Tuning::unless_asked(None, false), Tuning::Quick);
+        assert_eq!(Tuning::unless_asked(None, true), Tuning::Off);
+        for sharing in [false, true] {
+            for said in [Tuning::Off, Tuning::Quick, Tuning::Full] {
+                assert_eq!(Tuning::unless_asked(Some(said), sharing), said);
+            }
+        }
+    }
 
     #[test]
     fn words_are_those_of_the_variable() {

@@ -26,14 +26,36 @@ impl Times {
     }
 }
 
-/// The slowest rank's times of each candidate, by the times of each rank.
-pub(crate) fn slowest(ranks: &[Vec<Times>]) -> Vec<Times> {
+/// What came of a rank's trial: the places of the candidates with their times, or the kind and the text of its error.
+pub(crate) type Tried = Result<Vec<(usize, Times)>, (String, String)>;
+
+/// A trial without times.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct GaveUp {
+    pub why: String,
+    /// True if something did not end.
+    pub stalled: bool,
+}
+
+/// The slowest rank's times of each candidate, by what came of each rank's trial. None if a rank has none: then the first cause.
+pub(crate) fn agreed(ranks: Vec<Tried>) -> Result<Vec<(usize, Times)>, GaveUp> {
+    let failed = |one: &Tried| one.as_ref().err().cloned();
+    let all: Vec<(String, String)> = ranks.iter().filter_map(failed).collect();
+    // Who was only told of another's failure knows less of the cause.
+    let cause = all.iter().find(|(kind, _)| kind != "aborted");
+    if let Some((kind, why)) = cause.or(all.first()) {
+        return Err(GaveUp {
+            why: format!("the trial of candidates gave up: {why}"),
+            stalled: kind == "stalled",
+        });
+    }
+    let ranks: Vec<Vec<(usize, Times)>> = ranks.into_iter().flatten().collect();
     let candidates = ranks.iter().map(Vec::len).min().unwrap_or(0);
     let slowest = (0..candidates).filter_map(|candidate| {
         let each = ranks.iter().map(|rank| rank[candidate]);
-        each.max_by(|a, b| a.median.total_cmp(&b.median))
+        each.max_by(|(_, a), (_, b)| a.median.total_cmp(&b.median))
     });
-    slowest.collect()
+    Ok(slowest.collect())
 }
 
 /// Message of a rank to the others.
@@ -66,10 +88,29 @@ mod tests {
 
     #[test]
     fn the_slowest_rank_counts() {
+        let placed = |each: [f64; 3]| [0, 2, 5].into_iter().zip(each.map(times)).collect();
         let ranks = [[100.0, 80.0, 99.5], [90.0, 120.0, 99.5]];
-        let ranks = ranks.map(|rank| rank.map(times).to_vec());
-        let slowest = slowest(&ranks);
-        assert_eq!(slowest, [100.0, 120.0, 99.5].map(times));
+        let slowest = agreed(ranks.map(|rank| Ok(placed(rank))).to_vec());
+        assert_eq!(slowest, Ok(placed([100.0, 120.0, 99.5])));
+    }
+
+    #[test]
+    fn a_rank_without_times_is_the_outcome_of_all_and_the_cause_is_told() {
+        let failed = |kind: &str, why: &str| Err((kind.into(), why.into()));
+        let told = |kind, why: &str| {
+            agreed(vec![
+                failed("aborted", "rank 2 ended early"),
+                Ok(vec![(0, times(5.0))]),
+                failed(kind, why),
+            ])
+        };
+        let gave_up = |why: &str, stalled| {
+            let why = format!("the trial of candidates gave up: {why}");
+            Err(GaveUp { why, stalled })
+        };
+        assert_eq!(told("stalled", "it waits"), gave_up("it waits", true));
+        assert_eq!(told("too_large", "no room"), gave_up("no room", false));
+        assert_eq!(told("aborted", "so"), gave_up("rank 2 ended early", false));
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use crate::schedules::{gather_of_choices, product};
 use counterflow_runtime::family::{Family, Reason};
 use counterflow_runtime::metrics::Why;
-use counterflow_runtime::op::TuningMemory;
 use counterflow_runtime::tuning::Tuning;
 use counterflow_runtime::{Communicator, Error};
 
@@ -30,8 +29,9 @@ fn all_ranks_take_the_winner_of_a_measurement() {
         let program = gather_of_choices(false);
         let builder = rank.op(&program).tuning(Tuning::Quick).up_to(m, n, k);
         let memory = builder.workspace()?;
-        rank.reserve(COMMUNICATOR + memory.heap + memory.tuning.heap)?;
+        rank.reserve(COMMUNICATOR + memory.heap)?;
         let op = builder.build()?;
+        assert_eq!(op.unmeasured(m), None);
         assert_eq!(
             whys(rank),
             [Why::Measured],
@@ -68,7 +68,7 @@ fn an_op_that_is_built_again_measures_nothing() {
 }
 
 #[test]
-fn nothing_is_measured_without_room_or_where_it_is_off() {
+fn nothing_is_measured_where_it_is_off() {
     let [m, n, k] = SIZE;
     each(|rank| {
         let program = gather_of_choices(false);
@@ -79,13 +79,11 @@ fn nothing_is_measured_without_room_or_where_it_is_off() {
             builder().workspace()?,
             "emulated GPUs are off by default"
         );
-        assert_eq!(off.tuning, TuningMemory::default());
+        assert_eq!(off.tuning, 0);
         rank.reserve(COMMUNICATOR + off.heap)?;
-        let measured = builder().tuning(Tuning::Quick).build()?;
+        let op = builder().tuning(Tuning::Off).build()?;
         assert_eq!(whys(rank), [Why::Model]);
-        drop(measured);
-        builder().tuning(Tuning::Off).build()?;
-        assert_eq!(whys(rank), [Why::Model]);
+        assert_eq!(op.unmeasured(m), None, "nothing was to be measured");
         rank.barrier()
     });
 }
@@ -98,8 +96,11 @@ fn nothing_is_measured_while_a_graph_is_recorded() {
         rank.reserve(8 << 20)?;
         let measured = || {
             let builder = rank.family(&family).tuning(Tuning::Quick);
-            let why = builder.up_to(m, n, k).build()?.why(m);
-            Ok::<_, Error>(matches!(why, Reason::Measured { .. }))
+            let op = builder.up_to(m, n, k).build()?;
+            let measured = matches!(op.why(m), Reason::Measured { .. });
+            let why = op.unmeasured(m).unwrap_or_default();
+            assert_eq!(why.contains("a stream records a graph"), !measured, "{why}");
+            Ok::<_, Error>(measured)
         };
         // One rank that records is enough.
         let mut recorded = None;

@@ -6,6 +6,7 @@ use counterflow_runtime::cuda::Survey;
 use counterflow_runtime::jit::{Cache, Compiler, Source, Target};
 use counterflow_runtime::machines::{self, Known};
 use counterflow_runtime::tuned::Tuned;
+use counterflow_runtime::tuning::Tuning;
 use counterflow_runtime::{Error, multicast};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -42,6 +43,9 @@ pub(super) fn facts() -> Facts {
             shipped: rows(Tuned::embedded()),
             user: rows(Tuned::of_user()),
         },
+        tuning: Tuning::from_env()
+            .map(|said| said.unwrap_or(Tuning::Quick))
+            .map_err(Problem::from),
         visible: variable("CUDA_VISIBLE_DEVICES"),
         imex: has_entries(Path::new("/dev/nvidia-caps-imex-channels")),
         allowing: multicast::allowing(variable).into_iter().map(set).collect(),

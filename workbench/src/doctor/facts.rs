@@ -5,6 +5,7 @@ use crate::cuda::Fabric;
 use counterflow_runtime::Error;
 use counterflow_runtime::cuda::{Pci, Survey};
 use counterflow_runtime::machines::Known;
+use counterflow_runtime::tuning::Tuning;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,6 +30,8 @@ pub(super) struct Facts {
     pub compiler: Result<Toolkit, Problem>,
     pub cache: CacheFacts,
     pub tuned: Tables,
+    /// What an op does that knows no winner: the value of `COUNTERFLOW_TUNE`, or the default.
+    pub tuning: Result<Tuning, Problem>,
     /// The profile of each kind of GPU, by the GPU's name.
     pub profiles: BTreeMap<String, Result<Known, Problem>>,
 }

@@ -101,6 +101,27 @@ fn what_fits_runs_side_by_side_and_what_does_not_waits() {
     assert_eq!(waits, [third], "what is past needs no wait");
 }
 
+/// So no order of a trial's launches and the program's is refused, and none of the program's comes behind a trial.
+#[test]
+fn nobody_waits_for_who_yields_and_that_waits_for_others() {
+    let mut machine = Machine::new(132, &[&[0, 1], &[0, 1]]);
+    machine.order.yields(1);
+    machine.launch((1, 0), 0, 0, 132);
+    let (waits, first) = machine.launch((0, 0), 0, 0, 132);
+    assert!(
+        waits.is_empty(),
+        "the trial runs, and the program's launch does not wait"
+    );
+    assert_eq!(machine.launch((1, 1), 0, 0, 132).0, [first]);
+    let (waits, other) = machine.launch((0, 0), 1, 0, 132);
+    assert!(waits.is_empty());
+    assert_eq!(
+        machine.launch((1, 0), 1, 0, 132).0,
+        [other],
+        "in the other order there"
+    );
+}
+
 #[test]
 fn a_communicator_alone_on_its_gpus_waits_for_nobody() {
     let mut machine = Machine::new(132, &[&[0, 1], &[2]]);

@@ -2,12 +2,13 @@
 
 use super::super::typed::Launcher;
 use super::OpBuilder;
-use super::proofs::{Bucket, Proven, needs};
+use super::proofs::{Bucket, Measured, Proven, needs};
+use super::trial::Contest;
 use crate::error::Error;
 use crate::family::{self, Family};
 use crate::held::HeapUse;
 use crate::machines;
-use crate::op::workspace::{TuningMemory, Workspace};
+use crate::op::workspace::Workspace;
 use crate::proof::Bits;
 use crate::tuned::{self, Key, Tuned, Winner};
 use crate::tuning::{Contender, Effort, Times, Tuning, contenders, read, text};
@@ -21,7 +22,7 @@ use std::collections::BTreeMap;
 use tracing::{info, warn};
 
 /// Candidates that are measured, the model's favourite first, and how often they are launched.
-type Contest = (Vec<Proven>, Effort);
+type Candidates = (Vec<Proven>, Effort);
 
 /// Choices as a table has them, and the model's time of a launch, in seconds.
 type Row = (BTreeMap<String, String>, f64);
@@ -36,20 +37,19 @@ impl<S: Launcher> OpBuilder<'_, S> {
             Some(tuning) => Ok(tuning),
             // Emulated GPUs have no speed worth knowing.
             None if self.rank.gpu().is_emulated() => Ok(Tuning::Off),
-            None => Ok(Tuning::from_env()?.unwrap_or(Tuning::Off)),
+            None => Ok(Tuning::unless_asked(
+                Tuning::from_env()?,
+                self.rank.any_shares_gpu(),
+            )),
         }
     }
 
     /// The winner of a measurement, if `found`, the choice without one, is not to be taken: all ranks take what rank 0 knows, and
     /// where that is nothing, what is fastest. Collective, unless each rank builds the op by itself.
-    pub(super) fn measured(
-        &self,
-        bucket: Bucket<'_>,
-        found: &Proven,
-    ) -> Result<Option<Winner>, Error> {
+    pub(super) fn measured(&self, bucket: Bucket<'_>, found: &Proven) -> Result<Measured, Error> {
         let tuning = self.measures()?;
         if tuning == Tuning::Off || self.first_options {
-            return Ok(None);
+            return Ok(Measured::Stays);
         }
         let alone = found.is_alone();
         let class = self.class_of_alone(found)?;
@@ -73,23 +73,44 @@ impl<S: Launcher> OpBuilder<'_, S> {
         };
         if let Some(known) = known {
             let is_found = !found.is_predicted() && own.as_ref() == Some(&known);
-            return Ok((!is_found).then_some(known));
+            return Ok(match is_found {
+                true => Measured::Stays,
+                false => Measured::Winner(known.into()),
+            });
         }
-        if self.any(alone, self.may_meet_others()?)? {
+        let not = |why: String| {
             info!(
                 rank = self.rank.rank(),
                 op = %self.program.name,
-                "no candidates are measured: a stream records, or may replay"
+                most = %bucket.shape,
+                %why,
+                "no candidates are measured"
             );
-            return Ok(None);
+            Ok(Measured::Not(why))
+        };
+        if let Some(why) = self.first_said(alone, self.may_not_measure()?)? {
+            return not(why);
         }
         let contest = self.contest(bucket, tuning)?;
         self.must_agree(alone, tuning, contest.as_ref())?;
         let Some((candidates, effort)) = contest else {
-            return Ok(None);
+            return not("there are no two candidates that the budget has time for".into());
         };
-        let Some(times) = self.times(&candidates, (tuning, effort), alone)? else {
-            return Ok(None);
+        let tried = self.times(Contest {
+            candidates: &candidates,
+            least: self.memory(std::slice::from_ref(found)).heap,
+            tuning,
+            effort,
+            alone,
+        })?;
+        let times = match tried {
+            Ok(times) => times,
+            Err(gave_up) => {
+                if gave_up.stalled {
+                    self.rank.proven().measured().stalls(&gave_up.why);
+                }
+                return not(gave_up.why);
+            }
         };
         let (at, time) = best(&times);
         let winner = Winner {
@@ -116,15 +137,32 @@ impl<S: Launcher> OpBuilder<'_, S> {
             // It serves this op all the same.
             warn!(rank = self.rank.rank(), %error, "the winner is not kept");
         }
-        Ok(Some(winner))
+        Ok(Measured::Winner(winner.into()))
     }
 
-    /// True if a stream of the rank records a graph, or the program may replay one that it captured: work that nobody sees may
-    /// run then, and wait for a peer.
-    fn may_meet_others(&self) -> Result<bool, Error> {
+    /// Reason that this rank measures nothing now. Where a stream records a graph, or the program may replay one that it captured,
+    /// work that nobody sees may run, and wait for a peer.
+    fn may_not_measure(&self) -> Result<Option<String>, Error> {
         let own = self.rank.own();
         let current = self.rank.gpu().current()?;
-        Ok(own.may_record_or_replay() || current.is_capturing(own.stream()))
+        if own.may_record_or_replay() || current.is_capturing(own.stream()) {
+            return Ok(Some("a stream records a graph, or may replay one".into()));
+        }
+        // Who asks for it again by name may know that it is over.
+        let stalled = self.rank.proven().measured().stalled();
+        let stalled = stalled.filter(|_| self.tuning.is_none());
+        Ok(stalled.map(|why| format!("none since an earlier one stalled: {why}")))
+    }
+
+    /// What the first rank says that says something.
+    fn first_said(&self, alone: bool, own: Option<String>) -> Result<Option<String>, Error> {
+        if alone {
+            return Ok(own);
+        }
+        let said = self.rank.shares(&text(&own))?;
+        let each = said.iter().zip(0..).map(|(said, rank)| read(said, rank));
+        let each = each.collect::<Result<Vec<Option<String>>, _>>()?;
+        Ok(each.into_iter().flatten().next())
     }
 
     /// The class of bits of an op that ranks build by themselves. They may measure different winners, so that the same product had
@@ -159,7 +197,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
         &self,
         alone: bool,
         tuning: Tuning,
-        contest: Option<&Contest>,
+        contest: Option<&Candidates>,
     ) -> Result<(), Error> {
         if alone {
             return Ok(());
@@ -186,67 +224,56 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// Memory that building takes.
     pub(super) fn memory_to_build(&self) -> Result<Workspace, Error> {
         let tuning = self.measures()?;
-        let most = Cell::new(TuningMemory::default());
+        let most = Cell::new(0);
         // What the winner of each bucket may take beyond the model's choice.
-        let more = Cell::new(TuningMemory::default());
+        let more = Cell::new([0, 0]);
         let asks = |bucket: Bucket<'_>, found: &Proven| {
             if tuning != Tuning::Off && !self.first_options && found.is_predicted() {
                 let contest = self.contest(bucket, tuning)?;
                 let candidates = contest.map_or_else(Vec::new, |(candidates, _)| candidates);
                 if !candidates.is_empty() {
-                    most.set(most.get().or(self.memory_to_measure(&candidates)));
+                    most.set(self.memory_to_measure(&candidates).max(most.get()));
                 }
                 let each = candidates.iter();
                 let each = each.map(|one| self.memory(std::slice::from_ref(one)));
                 let least = self.memory(std::slice::from_ref(found));
                 let largest = each.fold(least, Workspace::or);
-                more.set(more.get().plus(largest.beyond(least)));
+                let (known, beyond) = (more.get(), largest.beyond(least));
+                more.set([known[0] + beyond[0], known[1] + beyond[1]]);
             }
-            Ok(None)
+            Ok(Measured::Stays)
         };
         let mut memory = self.memory(&self.proofs(&asks)?);
-        memory.heap += more.get().heap;
-        memory.own += more.get().own;
+        let [heap, own] = more.get();
+        memory.heap += heap;
+        memory.own += own;
         memory.tuning = most.get();
         Ok(memory)
     }
 
-    /// Memory that measuring takes: the candidates are loaded together.
-    fn memory_to_measure(&self, candidates: &[Proven]) -> TuningMemory {
-        let loaded = self.memory(candidates);
-        let tensors = needs(candidates).into_iter();
-        let memory = TuningMemory {
-            heap: loaded.heap,
-            own: loaded.own,
+    /// Bytes of the GPU's memory that measuring takes: the candidates are loaded together.
+    fn memory_to_measure(&self, candidates: &[Proven]) -> u64 {
+        let own = needs(candidates).into_values();
+        let own = own.filter_map(|(bytes, in_heap)| (!in_heap).then_some(bytes));
+        let heap = match candidates.iter().all(Proven::is_alone) {
+            true => 0,
+            false => self.rank.control_bytes() + self.heap_to_measure(candidates),
         };
-        tensors.fold(memory, |memory, (_, (bytes, in_heap))| match in_heap {
-            true => TuningMemory {
-                heap: memory.heap + HeapUse::by(bytes),
-                ..memory
-            },
-            false => TuningMemory {
-                own: memory.own + bytes,
-                ..memory
-            },
-        })
+        heap + self.memory(candidates).own + own.sum::<u64>()
+    }
+
+    /// Bytes of that in a heap of its own.
+    pub(super) fn heap_to_measure(&self, candidates: &[Proven]) -> u64 {
+        let tensors = needs(candidates).into_values();
+        let tensors = tensors.filter(|(_, in_heap)| *in_heap);
+        let tensors: u64 = tensors.map(|(bytes, _)| HeapUse::by(bytes)).sum();
+        self.memory(candidates).heap + tensors
     }
 
     /// Winner of rank 0, by what each rank knows.
     fn of_first(&self, own: &Option<Winner>) -> Result<Option<Winner>, Error> {
         let said = self.rank.shares(&text(own))?;
         read(&said[0], 0)
-    }
-
-    /// True if that is so on any rank.
-    pub(super) fn any(&self, alone: bool, own: bool) -> Result<bool, Error> {
-        if alone {
-            return Ok(own);
-        }
-        let said = self.rank.shares(&text(&own))?;
-        let mut each = said.iter().zip(0..);
-        each.try_fold(false, |any, (said, rank)| {
-            Ok(any | read::<bool>(said, rank)?)
-        })
     }
 
     /// A row of a table with these choices.
@@ -283,7 +310,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
     }
 
     /// The candidates of a bucket that there is time to measure, and how. None of fewer than two.
-    fn contest(&self, bucket: Bucket<'_>, tuning: Tuning) -> Result<Option<Contest>, Error> {
+    fn contest(&self, bucket: Bucket<'_>, tuning: Tuning) -> Result<Option<Candidates>, Error> {
         let mut candidates = self.candidates(bucket, tuning)?;
         let machine = |program: &Program| {
             Ok::<_, Error>(Machine {

@@ -4,6 +4,7 @@ use super::super::built::{Bucket as Built, Stage};
 use super::super::typed::Launcher;
 use super::super::workspace::Workspace;
 use super::OpBuilder;
+use crate::communicator::Communicator;
 use crate::driver::Local;
 use crate::error::Error;
 use crate::family::{self, Chosen, Reason, Source, sources};
@@ -42,10 +43,22 @@ pub(super) struct Proven {
     chosen: Option<(usize, String, Reason)>,
     /// Origins of each stage's tensors, and true if the stage moves rows of the result.
     pub wires: Vec<(Vec<Option<Source>>, bool)>,
+    /// Reason that the model's choice was not measured, where it was to be.
+    pub unmeasured: Option<Arc<str>>,
 }
 
-/// Tells the winner of a measurement where a choice without one is not to be taken.
-pub(super) type Measure<'m> = dyn Fn(Bucket<'_>, &Proven) -> Result<Option<Winner>, Error> + 'm;
+/// Outcome of a measurement of a bucket.
+pub(super) enum Measured {
+    /// The choice without one stays.
+    Stays,
+    /// This one is taken instead.
+    Winner(Box<Winner>),
+    /// The model's choice stays, since nothing was measured, for this reason.
+    Not(String),
+}
+
+/// Measures a bucket, of which the second is the choice without a measurement.
+pub(super) type Measure<'m> = dyn Fn(Bucket<'_>, &Proven) -> Result<Measured, Error> + 'm;
 
 impl Proven {
     /// A schedule's own op.
@@ -58,6 +71,7 @@ impl Proven {
             stages: vec![proof.clone()],
             front: proof,
             chosen: None,
+            unmeasured: None,
         }
     }
 
@@ -148,8 +162,12 @@ impl<S: Launcher> OpBuilder<'_, S> {
         let chosen = |bucket: Bucket<'_>| {
             let found = self.proven(bucket, None)?;
             match measure(bucket, &found)? {
-                Some(winner) => self.proven(bucket, Some(&winner)),
-                None => Ok(found),
+                Measured::Stays => Ok(found),
+                Measured::Winner(winner) => self.proven(bucket, Some(&winner)),
+                Measured::Not(why) => Ok(Proven {
+                    unmeasured: Some(why.into()),
+                    ..found
+                }),
             }
         };
         let first = |bits| {
@@ -241,6 +259,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
             chosen: Some((candidate, chosen.name(), why)),
             front,
             stages,
+            unmeasured: None,
         })
     }
 
@@ -256,36 +275,30 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// Memory for what stages hand over, if there is any.
     pub(super) fn between(&self, all: &[Proven]) -> Result<Option<Arc<Local<u8>>>, Error> {
         // Its peers would wait for it.
-        let made = self.between_alone(all);
+        let made = between(self.rank, all);
         made.map_err(|error| self.rank.refuses(error))
     }
 
-    /// Memory between stages of which peers hear nothing.
-    pub(super) fn between_alone(&self, all: &[Proven]) -> Result<Option<Arc<Local<u8>>>, Error> {
-        let bytes = all.iter().map(Proven::between).max().unwrap_or(0);
-        if bytes == 0 {
-            return Ok(None);
-        }
-        // The driver may let the stream wait for memory that another stream frees.
-        let _turn = self.rank.own().settled()?;
-        let made = Local::zeros(self.rank.own_stream(), bytes as usize)?;
-        Ok(Some(Arc::new(made)))
-    }
-
-    /// Loads the kernels of a bucket's stages. `rows` are the most rows of each bucket, which all ranks have alike.
-    pub(super) fn loaded(&self, bucket: &Proven, rows: &str) -> Result<Vec<Loaded>, Error> {
+    /// Loads the kernels of a bucket's stages in a communicator of the op's ranks. `rows` are the most rows of each bucket, which
+    /// all ranks have alike.
+    pub(super) fn loaded(
+        &self,
+        rank: &Communicator,
+        bucket: &Proven,
+        rows: &str,
+    ) -> Result<Vec<Loaded>, Error> {
         let several = bucket.stages.len() > 1;
         let load = |proof: &Arc<Proof>| {
             let kernel = proof.series.kernel();
             let loaded = || {
                 let (pipeline, series) = (&proof.pipeline, &proof.series);
-                let loaded = Loaded::load_beside(self.rank, self.compiler, pipeline, series, rows)?;
-                loaded.admit(self.rank, &proof.largest)?;
+                let loaded = Loaded::load_beside(rank, self.compiler, pipeline, series, rows)?;
+                loaded.admit(rank, &proof.largest)?;
                 Ok(loaded)
             };
             // A kernel that no peer waits for is loaded by each rank alone, and the next stage is not.
             loaded().map_err(|error| match several && kernel.counters.is_empty() {
-                true => self.rank.refuses(error),
+                true => rank.refuses(error),
                 false => error,
             })
         };
@@ -294,7 +307,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
 
     /// Compiles or takes from the cache, and loads. `rows` are the most rows of each bucket: all ranks have the same.
     pub(super) fn load(&self, bucket: Proven, rows: &str) -> Result<Built, Error> {
-        let loaded = self.loaded(&bucket, rows)?;
+        let loaded = self.loaded(self.rank, &bucket, rows)?;
         let stage = |((proof, (sources, of_result)), loaded): (Wired, Loaded)| {
             let kernel = proof.series.kernel();
             let counted = self.rank.metrics().built(kernel, proof.why);
@@ -331,8 +344,24 @@ impl<S: Launcher> OpBuilder<'_, S> {
             proof: bucket.front,
             stages: stages.zip(loaded).map(stage).collect(),
             chosen: bucket.chosen.map(|(_, name, why)| (name, why)),
+            unmeasured: bucket.unmeasured,
         })
     }
+}
+
+/// Memory of a rank for what stages hand over, if there is any. Peers hear nothing of it.
+pub(super) fn between(
+    rank: &Communicator,
+    all: &[Proven],
+) -> Result<Option<Arc<Local<u8>>>, Error> {
+    let bytes = all.iter().map(Proven::between).max().unwrap_or(0);
+    if bytes == 0 {
+        return Ok(None);
+    }
+    // The driver may let the stream wait for memory that another stream frees.
+    let _turn = rank.own().settled()?;
+    let made = Local::zeros(rank.own_stream(), bytes as usize)?;
+    Ok(Some(Arc::new(made)))
 }
 
 /// The tensors that launches of candidates are given, by name: bytes in the candidate that needs most, and whether they are in the

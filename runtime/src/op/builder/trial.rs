@@ -1,43 +1,188 @@
-//! Times candidates: memory for their launches, the kernels, and rounds through all of them.
+//! Trials of candidates: memory for their launches, the kernels, and rounds through all of them.
+//!
+//! What peers wait for is launched in a communicator of its own, whose kernels give up soon. A trial that stalls, fails or meets
+//! another library's kernel ends that one alone. All ranks hear what came of it by the op's communicator, which launches nothing
+//! meanwhile.
 
-use super::super::built::tensors_of;
+#[cfg(test)]
+#[path = "trial/tests.rs"]
+mod tests;
+
+#[path = "trial/faults.rs"]
+mod faults;
+#[path = "trial/memory.rs"]
+mod memory;
+
 use super::super::typed::Launcher;
 use super::OpBuilder;
-use super::proofs::{Proven, needs};
+use super::proofs::Proven;
 use crate::communicator::Communicator;
-use crate::driver::{Event, Local};
+use crate::driver::Event;
 use crate::error::Error;
-use crate::launch::{Loaded, Tensors};
-use crate::noise;
-use crate::tuning::{Effort, Times, Tuning, read, slowest, text};
-use crate::user_buffer::UserBuffer;
-use counterflow_codegen::program::TensorId;
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use tracing::info;
+use crate::jit::Compiler;
+use crate::launch::{self, Loaded};
+use crate::tuning::{Effort, GaveUp, Times, Tried, Tuning, agreed, read, text};
+use faults::Fault;
+use memory::Memory;
+use std::time::Duration;
+use tracing::{debug, info};
+
+/// Candidates of a measurement.
+#[derive(Clone, Copy)]
+pub(super) struct Contest<'a> {
+    pub candidates: &'a [Proven],
+    /// Bytes of the heap that the model's choice takes.
+    pub least: u64,
+    pub tuning: Tuning,
+    pub effort: Effort,
+    /// True if each rank measures by itself.
+    pub alone: bool,
+}
+
+/// Limits of a trial's waits.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Of a kernel, for a peer.
+    kernel: Duration,
+    /// Of the host, for a round.
+    host: Duration,
+}
+
+impl Limits {
+    fn of(rank: &Communicator, tuning: Tuning) -> Limits {
+        // An emulated launch takes as long as it takes.
+        let kernel = match rank.gpu().is_emulated() {
+            true => rank.timeout(),
+            false => tuning.patience().min(rank.timeout()),
+        };
+        let kernel = faults::patience().unwrap_or(kernel);
+        Limits {
+            kernel,
+            host: kernel.saturating_mul(2).saturating_add(tuning.patience()),
+        }
+    }
+}
 
 impl<S: Launcher> OpBuilder<'_, S> {
-    /// The times of those candidates that can be loaded, with their places. None where the memory for it is not there. When the
-    /// budget is spent, however long launches take, rounds end: the least that give a median come first.
+    /// The times of those candidates that can be loaded, with their places; or why there are none, the same on all ranks. When
+    /// the budget is spent, however long launches take, rounds end: the least that give a median come first.
+    ///
+    /// # Errors
+    /// Why the op's communicator has ended. No trial ends it.
     pub(super) fn times(
         &self,
-        candidates: &[Proven],
-        (tuning, effort): (Tuning, Effort),
-        alone: bool,
-    ) -> Result<Option<Vec<(usize, Times)>>, Error> {
-        let Some(memory) = self.memory_for(candidates, alone)? else {
-            return Ok(None);
+        contest: Contest<'_>,
+    ) -> Result<Result<Vec<(usize, Times)>, GaveUp>, Error> {
+        let Contest { tuning, alone, .. } = contest;
+        self.compiles(contest)?;
+        let limits = Limits::of(self.rank, tuning);
+        // Work of this rank that waits for a peer would keep its candidates waiting, and the peer.
+        let idle = self.rank.waits_at_most(limits.host);
+        if any(self.rank, alone, idle.is_err())? {
+            return Ok(Err(GaveUp {
+                why: "earlier work of a rank does not end".into(),
+                stalled: false,
+            }));
+        }
+        let tried = match alone {
+            true => self.tried(self.rank, contest, limits),
+            false => self.tried_apart(contest, limits),
         };
+        self.rank.alive()?;
+        let own: Tried = tried.map_err(|error| (error.kind().to_owned(), error.to_string()));
+        if alone {
+            return Ok(agreed(vec![own]));
+        }
+        let said = self.rank.shares(&text(&own))?;
+        let each = said.iter().zip(0..).map(|(said, rank)| read(said, rank));
+        Ok(agreed(each.collect::<Result<_, _>>()?))
+    }
+
+    /// Compiles all candidates. Ranks that have one cache compile a part each.
+    fn compiles(&self, contest: Contest<'_>) -> Result<(), Error> {
+        let Contest {
+            candidates, alone, ..
+        } = contest;
+        if self.rank.gpu().is_emulated() {
+            return Ok(());
+        }
+        let found = match self.compiler {
+            Some(_) => None,
+            None => Compiler::find().ok(),
+        };
+        // Where there is no compiler, no candidate is loaded, which says why.
+        let compiler = self.compiler.or(found.as_ref());
+        let compiler = compiler.filter(|compiler| compiler.keeps());
+        let stages = || candidates.iter().flat_map(|one| &one.stages);
+        let kernels = || stages().map(|proof| &proof.pipeline);
+        let (rank, world) = match alone {
+            true => (0, 1),
+            false => (self.rank.rank() as usize, self.rank.world() as usize),
+        };
+        if let Some(compiler) = compiler {
+            launch::warm(compiler, kernels().skip(rank).step_by(world));
+        }
+        if world > 1 {
+            self.rank.barrier()?;
+            // Of another host's cache, nothing is here yet.
+            if let Some(compiler) = compiler {
+                launch::warm(compiler, kernels());
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries candidates in a communicator of their own.
+    fn tried_apart(
+        &self,
+        contest: Contest<'_>,
+        limits: Limits,
+    ) -> Result<Vec<(usize, Times)>, Error> {
+        let trial = self.rank.trial(limits.kernel)?;
+        let room = trial.control_bytes() + self.heap_to_measure(contest.candidates);
+        let tried = trial.reserve(room);
+        let tried = tried.and_then(|()| self.tried(&trial, contest, limits));
+        if let Err(error) = &tried {
+            // Peers that wait for this rank there hear of it at once.
+            trial.ended_early(&error.to_string());
+        }
+        if !trial.gives_back(limits.host) {
+            debug!(rank = self.rank.rank(), "a trial's kernels have yet to end");
+        }
+        tried
+    }
+
+    /// Tries candidates in that communicator.
+    fn tried(
+        &self,
+        rank: &Communicator,
+        contest: Contest<'_>,
+        limits: Limits,
+    ) -> Result<Vec<(usize, Times)>, Error> {
+        let Contest {
+            candidates,
+            least,
+            tuning,
+            effort,
+            alone,
+        } = contest;
+        let memory = Memory::new(rank, candidates)?;
+        let any = |own| any(rank, alone, own);
+        let room = self.rank.heap_use();
+        let room = room.reserved.saturating_sub(room.used);
         let mut loaded = Vec::new();
         for (at, candidate) in candidates.iter().enumerate() {
-            let kernels = self.loaded(candidate, "candidates");
+            let kernels = self.loaded(rank, candidate, "candidates");
             if let Err(error) = &kernels {
-                self.rank.alive()?;
-                info!(rank = self.rank.rank(), %error, "a candidate is left out");
+                rank.alive()?;
+                info!(rank = rank.rank(), %error, "a candidate is left out");
             }
-            let left_out = match self.any(alone, kernels.is_err()) {
+            // The program reserves what the model's choice takes, unless it asks `workspace`.
+            let takes = self.memory(std::slice::from_ref(candidate)).heap;
+            let fits = takes <= least || takes.saturating_mul(self.most_buckets()) <= room;
+            let left_out = match any(kernels.is_err() || !fits) {
                 // Another rank refused it while this one was here already, and asks as well now.
-                Err(_) if self.rank.alive().is_ok() => self.any(alone, true),
+                Err(_) if rank.alive().is_ok() => any(true),
                 said => said,
             }?;
             if let (Ok(kernels), false) = (kernels, left_out) {
@@ -45,10 +190,14 @@ impl<S: Launcher> OpBuilder<'_, S> {
             }
         }
         if loaded.len() < 2 {
-            return Ok(None);
+            return Err(Error::Usage {
+                what: "fewer than two candidates that load and fit into the heap".into(),
+                legal: "two to compare".into(),
+            });
         }
+        faults::fails()?;
         // An emulated launch takes milliseconds.
-        let effort = match self.rank.gpu().is_emulated() {
+        let effort = match rank.gpu().is_emulated() {
             true => Effort {
                 launches: 1,
                 ..effort
@@ -56,19 +205,25 @@ impl<S: Launcher> OpBuilder<'_, S> {
             false => effort,
         };
         let launch = |(at, kernels): &(usize, Vec<Loaded>)| {
+            if faults::is(Fault::Silent) {
+                return Ok(());
+            }
             let stages = candidates[*at].stages.iter().zip(kernels);
             let mut stages = stages.zip(memory.tensors(&candidates[*at]));
             stages.try_for_each(|((proof, loaded), tensors)| {
-                loaded.launch(self.rank, &proof.largest, &tensors)
+                loaded.launch(rank, &proof.largest, &tensors)
             })
         };
-        let stream = self.rank.own_stream();
+        let stream = rank.own_stream();
+        let seconds = |begun: &Event, ended: Event| {
+            rank.waits_at_most(limits.host)?;
+            Ok::<_, Error>(ended.since(begun)?.as_secs_f64())
+        };
         let mut samples = vec![Vec::new(); loaded.len()];
         let begun = Event::record(stream)?;
         loaded.iter().try_for_each(launch)?;
-        let first = seconds(&begun, Event::record(stream)?, self.rank)?;
+        let first = seconds(&begun, Event::record(stream)?)?;
         // Ranks begin a round together, and end together. Another candidate is the first in each.
-        let any = |own| self.any(alone, own);
         effort.rounds(tuning.budget(), first, any, |round, launches| {
             let begun = Event::record(stream)?;
             let mut events = Vec::new();
@@ -80,110 +235,32 @@ impl<S: Launcher> OpBuilder<'_, S> {
                 (0..launches).try_for_each(|_| launch(&loaded[at]))?;
                 events.push((at, start, Event::record(stream)?));
             }
-            let spent = seconds(&begun, Event::record(stream)?, self.rank)?;
+            let spent = seconds(&begun, Event::record(stream)?)?;
             for (at, start, end) in events {
                 let each = end.since(&start)?.as_secs_f64() / f64::from(launches);
                 samples[at].push(each * 1e6);
             }
             Ok(spent)
         })?;
-        let own: Vec<Times> = samples.into_iter().filter_map(Times::of).collect();
-        let times = match alone {
-            true => own,
-            false => {
-                let said = self.rank.shares(&text(&own))?;
-                let each = said.iter().zip(0..).map(|(said, rank)| read(said, rank));
-                slowest(&each.collect::<Result<Vec<_>, _>>()?)
-            }
-        };
-        let places = loaded.into_iter().map(|(at, _)| at);
-        Ok(Some(places.zip(times).collect()))
+        let times = samples.into_iter().filter_map(Times::of);
+        let places = loaded.iter().map(|(at, _)| *at);
+        Ok(places.zip(times).collect())
     }
 
-    /// Memory for launches of all candidates, if all ranks have it.
-    fn memory_for(&self, candidates: &[Proven], alone: bool) -> Result<Option<Memory>, Error> {
-        let made = Memory::new(self.rank, candidates);
-        let made = made.and_then(|given| {
-            let between = self.between_alone(candidates)?;
-            Ok(Memory { between, ..given })
-        });
-        if let Err(error) = &made {
-            self.rank.alive()?;
-            info!(rank = self.rank.rank(), %error, "no candidates are measured");
-        }
-        match self.any(alone, made.is_err())? {
-            true => Ok(None),
-            false => made.map(Some),
-        }
+    /// Number of buckets, at most.
+    fn most_buckets(&self) -> u64 {
+        self.buckets.len() as u64 + 1
     }
 }
 
-/// Waits for the second event, and gives the time since the first.
-fn seconds(begun: &Event, ended: Event, rank: &Communicator) -> Result<f64, Error> {
-    rank.synchronize()?;
-    Ok(ended.since(begun)?.as_secs_f64())
-}
-
-/// A tensor for candidates' launches.
-enum Given {
-    Heap(UserBuffer<u8>),
-    Own(Arc<Local<u8>>),
-}
-
-/// Tensors that candidates' launches are given, as large as the largest of each.
-struct Memory {
-    /// By name: each candidate's kernel has them in an order of its own.
-    given: BTreeMap<String, Given>,
-    between: Option<Arc<Local<u8>>>,
-}
-
-impl Memory {
-    /// Symmetric tensors first: all ranks have these, or none.
-    fn new(rank: &Communicator, candidates: &[Proven]) -> Result<Memory, Error> {
-        let needs = needs(candidates);
-        let heap = needs.iter().filter(|(_, (_, in_heap))| *in_heap);
-        let heap = heap.map(|(name, (bytes, _))| {
-            let buffer = rank.allocate::<u8>(&format!("{name} of candidates"), [*bytes as usize]);
-            Ok((name.clone(), Given::Heap(buffer?)))
-        });
-        let mut given = heap.collect::<Result<BTreeMap<_, _>, Error>>()?;
-        let _turn = rank.own().settled()?;
-        for (name, (bytes, in_heap)) in needs {
-            if !in_heap {
-                let local = Local::zeros(rank.own_stream(), bytes as usize)?;
-                given.insert(name, Given::Own(Arc::new(local)));
-            }
-        }
-        given.values().try_for_each(|given| given.fill(rank))?;
-        Ok(Memory {
-            given,
-            between: None,
-        })
+/// True if that is so on any rank of a communicator, or on this one if it asks alone.
+pub(super) fn any(rank: &Communicator, alone: bool, own: bool) -> Result<bool, Error> {
+    if alone {
+        return Ok(own);
     }
-
-    /// The tensors of each stage.
-    fn tensors<'m>(&'m self, candidate: &'m Proven) -> impl Iterator<Item = Tensors> + 'm {
-        let buffers = &candidate.front.series.kernel().buffers;
-        let given = |at: usize, id: TensorId, tensors: &mut Tensors| match self
-            .given
-            .get(&buffers[at].name)
-        {
-            Some(Given::Heap(buffer)) => tensors.shared(id, buffer),
-            Some(Given::Own(local)) => tensors.own(id, local, u64::MAX),
-            None => {}
-        };
-        let wires = candidate.wires.iter();
-        wires.map(move |(sources, _)| tensors_of(sources, given, self.between.as_ref()))
-    }
-}
-
-impl Given {
-    /// Fills it with numbers that cost the power that others would.
-    fn fill(&self, rank: &Communicator) -> Result<(), Error> {
-        let (at, bytes) = match self {
-            Given::Heap(buffer) => (buffer.address(), buffer.len()),
-            Given::Own(local) => (local.address(), local.len()),
-        };
-        noise::fill(rank.own_stream(), at, bytes, rank.rank().into())
-    }
+    let said = rank.shares(&text(&own))?;
+    let mut each = said.iter().zip(0..);
+    each.try_fold(false, |any, (said, rank)| {
+        Ok(any | read::<bool>(said, rank)?)
+    })
 }

@@ -6,6 +6,7 @@ use crate::doctor::facts::Facts;
 use crate::doctor::finding::Finding;
 use crate::render;
 use counterflow_codegen::model::Source;
+use counterflow_runtime::tuning::Tuning;
 use std::collections::BTreeMap;
 
 /// Hardware queues of a context, at most and where nobody says another number.
@@ -95,7 +96,7 @@ pub(super) fn cache(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// Sources of choices: tables of measured winners, and the profile that predicts where they have none.
+/// Sources of choices: tables of measured winners, and what ops do where those have none.
 pub(super) fn choices(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     for tables in [&facts.tuned.shipped, &facts.tuned.user] {
@@ -103,6 +104,15 @@ pub(super) fn choices(facts: &Facts) -> Vec<Finding> {
             found.push(Finding::bad(&why.what, &why.help));
         }
     }
+    if let Err(why) = &facts.tuning {
+        found.push(Finding::bad(&why.what, &why.help));
+    }
+    // A word that nobody knows is told above.
+    let tuning = facts.tuning.as_ref().copied().unwrap_or(Tuning::Quick);
+    let otherwise = match tuning {
+        Tuning::Off => "the model chooses (COUNTERFLOW_TUNE=off)".to_owned(),
+        Tuning::Quick | Tuning::Full => format!("ops measure when they are built ({tuning})"),
+    };
     let rows = |of: &Result<BTreeMap<String, usize>, _>, gpu: &str| {
         let of = of.as_ref().ok();
         of.and_then(|rows| rows.get(gpu)).copied().unwrap_or(0)
@@ -113,12 +123,15 @@ pub(super) fn choices(facts: &Facts) -> Vec<Finding> {
             rows(&facts.tuned.user, &gpu.name),
         );
         let rows = format!("{shipped} shipped and {own} own winners of this GPU");
-        match shipped + own {
-            0 => Finding::note(
-                "no winner was measured on this GPU: the model chooses",
-                "`bench --sweep` measures winners and keeps them",
+        match (shipped + own, tuning) {
+            (0, Tuning::Off) => Finding::note(
+                format!("no winner was measured on this GPU: {otherwise}"),
+                "unset COUNTERFLOW_TUNE, so that ops measure when they are built; or `bench --sweep` measures winners and keeps them",
             ),
-            _ => Finding::good(format!("{rows}; elsewhere the model chooses")),
+            (0, Tuning::Quick | Tuning::Full) => {
+                Finding::good(format!("no winner was measured on this GPU yet: {otherwise}"))
+            }
+            (_, _) => Finding::good(format!("{rows}; elsewhere {otherwise}")),
         }
     }));
     found

@@ -11,6 +11,7 @@ use crate::doctor::finding::Grade;
 use counterflow_codegen::model::{Source, shipped};
 use counterflow_runtime::cuda::{ComputeMode, Pci, Reach, Survey, Surveyed};
 use counterflow_runtime::machines::Known;
+use counterflow_runtime::tuning::Tuning;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -118,6 +119,7 @@ fn healthy(gpus: usize) -> Facts {
             shipped: Ok(BTreeMap::from([("NVIDIA H200".into(), 214)])),
             user: Ok(BTreeMap::new()),
         },
+        tuning: Ok(Tuning::Quick),
         profiles: BTreeMap::from([("NVIDIA H200".into(), Ok(measured()))]),
     }
 }
@@ -506,11 +508,25 @@ fn caches() {
 fn winners_and_profile() {
     note(
         "choices",
-        &["GPU 0 to 3: no winner was measured", "--sweep"],
+        &[
+            "GPU 0 to 3: no winner was measured",
+            "COUNTERFLOW_TUNE=off",
+            "--sweep",
+        ],
         |facts| {
             facts.tuned.shipped = Ok(BTreeMap::new());
+            facts.tuning = Ok(Tuning::Off);
         },
     );
+    let (grades, says) = found("choices", |facts| facts.tuned.shipped = Ok(BTreeMap::new()));
+    assert_eq!(grades, [Grade::Good]);
+    assert!(
+        says.contains("ops measure when they are built (quick)"),
+        "{says}"
+    );
+    bad("choices", &["COUNTERFLOW_TUNE=fast", "do this"], |facts| {
+        facts.tuning = Err(problem("COUNTERFLOW_TUNE=fast"));
+    });
     let (grades, says) = found("profile", |_| {});
     assert_eq!(grades, [Grade::Good]);
     assert!(

@@ -1,0 +1,151 @@
+//! What a trial's end leaves of the communicator that builds the op, on emulated ranks.
+
+use super::faults::{self, Fault};
+use crate::communicator::Communicator;
+use crate::emulated::{self, Machine};
+use crate::error::Error;
+use crate::metrics::Why;
+use crate::op::{ByName, Op};
+use crate::rendezvous::Threads;
+use crate::schedules::gather_of_choices;
+use crate::tuning::Tuning;
+use half::bf16;
+use std::time::{Duration, Instant};
+
+const SIZE: [usize; 3] = [128, 128, 64];
+
+fn each<T: Send>(part: impl Fn(&Communicator) -> Result<T, Error> + Sync) -> Vec<T> {
+    let ranks = Communicator::emulated(2).expect("ranks");
+    let done = Communicator::each(&ranks, part);
+    done.unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn built(rank: &Communicator) -> Result<Op<ByName>, Error> {
+    let [m, n, k] = SIZE;
+    let program = gather_of_choices(false);
+    rank.op(&program)
+        .tuning(Tuning::Quick)
+        .up_to(m, n, k)
+        .build()
+}
+
+/// A launch of it is right.
+fn must_be_right(rank: &Communicator, op: &Op<ByName>) -> Result<(), Error> {
+    let [m, n, k] = SIZE;
+    let x = rank.allocate::<bf16>("x", op.needs("x")?.shape)?;
+    let (w, mut y) = (rank.zeros::<bf16>([n, k])?, rank.zeros::<bf16>([m, n])?);
+    x.write(&vec![bf16::ONE; x.len()])?;
+    w.write(&vec![bf16::ONE; n * k])?;
+    let launch = op.on(rank).tensor("x", &x).tensor("w", &w);
+    launch.tensor("y", &mut y).launch()?.wait()?;
+    assert_eq!(y.read()?, vec![bf16::from_f32(k as f32); m * n]);
+    rank.barrier()
+}
+
+/// An op whose trial has that fault on rank 1, and what it says of that.
+fn after(fault: Fault, rank: &Communicator) -> Result<String, Error> {
+    rank.reserve(8 << 20)?;
+    faults::give_up_soon(fault == Fault::Silent);
+    faults::make((rank.rank() == 1).then_some(fault));
+    let op = built(rank);
+    faults::make(None);
+    let op = op?;
+    assert_eq!(rank.op_counts()[0].why, Why::Model);
+    must_be_right(rank, &op)?;
+    Ok(op.unmeasured(1).unwrap_or_default().to_owned())
+}
+
+#[test]
+fn a_candidate_that_stalls_ends_its_trial_on_all_ranks_and_nothing_else() {
+    let told = each(|rank| {
+        let told = after(Fault::Silent, rank)?;
+        // Who asks for it by name tries again, and finds nothing in the way.
+        faults::give_up_soon(false);
+        let op = built(rank)?;
+        assert_eq!(op.unmeasured(1), None);
+        must_be_right(rank, &op)?;
+        Ok(told)
+    });
+    assert_eq!(told[0], told[1]);
+    let gave_up = "the trial of candidates gave up: ";
+    assert!(
+        told[0].starts_with(gave_up) && told[0].contains("wait"),
+        "{told:?}"
+    );
+}
+
+/// Ranks that are processes agree over their connections, and map each other's memory.
+#[test]
+fn a_trial_of_processes_ends_alone_too() {
+    let told = std::thread::scope(|scope| {
+        let started = Threads::of(2).into_iter().map(|seat| {
+            scope.spawn(move || {
+                let rank = Communicator::join_emulated(&seat)?;
+                let told = after(Fault::Silent, &rank)?;
+                faults::give_up_soon(false);
+                assert_eq!(built(&rank)?.unmeasured(1), None);
+                rank.barrier()?;
+                Ok::<_, Error>(told)
+            })
+        });
+        let started: Vec<_> = started.collect();
+        let done = started
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"));
+        done.collect::<Result<Vec<_>, _>>()
+    });
+    let told = told.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(told[0], told[1]);
+    assert!(told[0].contains("wait"), "{told:?}");
+}
+
+#[test]
+fn a_rank_that_fails_in_a_trial_is_told_at_once_to_those_who_wait_there() {
+    let start = Instant::now();
+    let told = each(|rank| after(Fault::Fails, rank));
+    // No limit of a wait came to its end: an emulated rank's is that of the communicator.
+    assert!(start.elapsed() < Duration::from_secs(100));
+    let why = "the trial of candidates gave up: a trial that is to fail";
+    assert_eq!(told, [why, why]);
+}
+
+#[test]
+fn a_trial_without_memory_is_none() {
+    let machine = Machine::new(2, 0, u64::MAX);
+    let gpus = (0..2).map(|gpu| emulated::Gpu::of(&machine, gpu).into());
+    let ranks = Communicator::of(gpus.collect(), Some(2 << 20), Duration::from_secs(60));
+    let done = Communicator::each(&ranks.expect("ranks"), |rank| {
+        let program = gather_of_choices(false);
+        rank.reserve(2 << 20)?;
+        // `x` alone has 4 MiB, in a heap of its own that is as long.
+        let builder = rank.op(&program).tuning(Tuning::Quick);
+        let op = builder.up_to(8192, 256, 256).build()?;
+        let why = op.unmeasured(1).unwrap_or_default().to_owned();
+        assert_eq!(rank.op_counts()[0].why, Why::Model);
+        rank.barrier()?;
+        Ok(why)
+    });
+    for told in done.unwrap_or_else(|error| panic!("{error}")) {
+        assert!(
+            told.starts_with("the trial of candidates gave up: "),
+            "{told}"
+        );
+    }
+}
+
+/// The memory of a trial is its own.
+#[test]
+fn a_trial_takes_nothing_of_the_heap() {
+    each(|rank| {
+        let [m, n, k] = SIZE;
+        let program = gather_of_choices(false);
+        let memory = rank.op(&program).tuning(Tuning::Quick).up_to(m, n, k);
+        let memory = memory.workspace()?;
+        assert!(memory.tuning > (2 * m * k + 2 * n * k + 2 * m * n) as u64);
+        rank.reserve(rank.control_bytes() + memory.heap)?;
+        let op = built(rank)?;
+        assert_eq!(op.unmeasured(1), None);
+        assert!(rank.heap_use().peak <= memory.heap);
+        rank.barrier()
+    });
+}
