@@ -6,6 +6,7 @@ use super::either::either;
 use super::everywhere::moves_everywhere;
 use super::lanes::{stores_by_lanes, stores_in_bulk, without_groups};
 use super::leaves::{copies, in_order};
+use super::nodes::why;
 use super::scheduler::GEMM;
 use crate::kernel::{Block, visit};
 use crate::order::Selection;
@@ -148,7 +149,15 @@ impl<'b, 'a> Walk<'b, 'a> {
             nodes.insert(0, Node::If { test, body });
         }
         match self.which {
-            Which::Load => nodes.extend(self.all_stages_empty()),
+            Which::Load => {
+                if self.begins_early() {
+                    nodes.push(why(
+                        "So does a CTA without tiles: the next launch waits for this one alone.",
+                    ));
+                    nodes.push(Node::AwaitLaunches);
+                }
+                nodes.extend(self.all_stages_empty());
+            }
             Which::Multiply | Which::Spare | Which::End => {}
             Which::Store if nodes.iter().any(stores_in_bulk) => {
                 nodes.push(Node::AwaitStores { pending: 0.into() })

@@ -428,6 +428,7 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
             buckets,
             plans: Mutex::default(),
             early: self.early,
+            left: self.left,
             between,
         };
         Ok(Op(Arc::new(inner), PhantomData))
