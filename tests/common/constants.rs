@@ -14,14 +14,22 @@ pub struct Case {
 }
 
 impl Case {
+    /// Most rows of a launch, and those of the buffer that ranks divide evenly.
+    fn most(&self, rank: &Communicator) -> (usize, usize) {
+        let (most, world) = (
+            *self.rows.iter().max().expect("rows"),
+            rank.world() as usize,
+        );
+        (most, most.next_multiple_of(world))
+    }
+
     /// Of `x` in a round: whole numbers that bf16 has exactly.
-    fn x(&self, round: usize) -> Vec<bf16> {
-        let most = self.rows.iter().max().expect("rows");
+    fn x(&self, rows: usize, round: usize) -> Vec<bf16> {
         let number = |at: usize| {
             let (row, k) = (at / self.depth, at % self.depth);
             (row * 31 + k * 7 + round * 13) % 251
         };
-        (0..most * self.depth)
+        (0..rows * self.depth)
             .map(|at| bf16::from_f32(number(at) as f32))
             .collect()
     }
@@ -59,12 +67,12 @@ impl Case {
     }
 
     fn run_on(&self, rank: &Communicator) -> Result<(), Error> {
-        let most = *self.rows.iter().max().expect("rows");
-        rank.reserve(((most * self.depth * 2) as u64).next_multiple_of(2 << 20) + (16 << 20))?;
+        let (most, held) = self.most(rank);
+        rank.reserve(((held * self.depth * 2) as u64).next_multiple_of(2 << 20) + (16 << 20))?;
         let op = rank.op_for::<AllGatherGemm>();
         let op = op.schedule("all_gather+gemm").constant("w");
         let op = op.up_to(most, self.columns, self.depth).build()?;
-        let x = rank.allocate::<bf16>("x", [most, self.depth])?;
+        let x = rank.allocate::<bf16>("x", [held, self.depth])?;
         let w = rank.zeros::<bf16>([self.columns, self.depth])?;
         let mut y = rank.zeros::<bf16>([most, self.columns])?;
         let mut graphs = Vec::new();
@@ -84,7 +92,7 @@ impl Case {
                 w.write(&self.w(shift))?;
             }
             for (at, rows) in self.rows.iter().enumerate() {
-                let numbers = self.x(round + at);
+                let numbers = self.x(held, round + at);
                 x.write(&numbers)?;
                 if (round + at) % 3 == 2 {
                     let (graph, y) = &graphs[at];
@@ -105,17 +113,17 @@ impl Case {
     /// Launches without a wait of the host between them, and the last one checked.
     pub fn back_to_back(&self, ranks: &[Communicator], launches: usize) -> Result<(), Error> {
         Communicator::each(ranks, |rank| {
-            let most = *self.rows.iter().max().expect("rows");
-            rank.reserve(((most * self.depth * 2) as u64).next_multiple_of(2 << 20) + (16 << 20))?;
+            let (most, held) = self.most(rank);
+            rank.reserve(((held * self.depth * 2) as u64).next_multiple_of(2 << 20) + (16 << 20))?;
             let op = rank.op_for::<AllGatherGemm>();
             let op = op.schedule("all_gather+gemm").constant("w");
             let op = op.up_to(most, self.columns, self.depth).build()?;
-            let x = rank.allocate::<bf16>("x", [most, self.depth])?;
+            let x = rank.allocate::<bf16>("x", [held, self.depth])?;
             let w = [0, 1].map(|_| rank.zeros::<bf16>([self.columns, self.depth]));
             let [first, second] = w;
             let w = [first?, second?];
             let mut y = rank.zeros::<bf16>([most, self.columns])?;
-            let numbers = self.x(0);
+            let numbers = self.x(held, 0);
             x.write(&numbers)?;
             for (shift, w) in w.iter().enumerate() {
                 w.write(&self.w(shift))?;
