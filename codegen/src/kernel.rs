@@ -470,7 +470,7 @@ impl Kernel {
     }
 
     /// True if the variant declares a tensor constant ([`Variant::constant`]).
-    pub fn is_constant(&self, tensor: TensorId) -> bool {
+    pub(crate) fn is_constant(&self, tensor: TensorId) -> bool {
         let name = &self.buffers[tensor.index()].name;
         self.variant.constants.contains(name)
     }

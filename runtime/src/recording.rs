@@ -155,12 +155,12 @@ impl Recording {
         &self.stream
     }
 
-    /// Stream for launches that the graph keeps.
     /// Launches in the graph that may still run.
     pub(crate) fn unfinished(&self) -> &Unfinished {
         &self.unfinished
     }
 
+    /// Stream for launches that the graph keeps.
     pub(crate) fn records_in(&self) -> &Stream {
         &self.stream
     }

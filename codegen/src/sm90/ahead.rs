@@ -14,6 +14,15 @@ impl Walk<'_, '_> {
         !dependent_launch::loaded_early(self.b.kernel).is_empty()
     }
 
+    /// The wait for earlier launches at the end of the warp that loads, if it fills stages before it awaits them.
+    pub(super) fn launches_awaited(&self) -> Vec<Node> {
+        let words = "So does a CTA without tiles: the next launch waits for this one alone.";
+        match self.begins_early() {
+            true => vec![why(words), Node::AwaitLaunches],
+            false => Vec::new(),
+        }
+    }
+
     /// True if a pass waits for rows of several shards: few rows, behind which all of the other operand is read.
     pub(super) fn in_several_shards(&mut self, pass: &Pass<'_>) -> bool {
         let operands = self.operands_of(pass);

@@ -6,7 +6,6 @@ use super::either::either;
 use super::everywhere::moves_everywhere;
 use super::lanes::{stores_by_lanes, stores_in_bulk, without_groups};
 use super::leaves::{copies, in_order};
-use super::nodes::why;
 use super::scheduler::GEMM;
 use crate::kernel::{Block, visit};
 use crate::order::Selection;
@@ -150,12 +149,7 @@ impl<'b, 'a> Walk<'b, 'a> {
         }
         match self.which {
             Which::Load => {
-                if self.begins_early() {
-                    nodes.push(why(
-                        "So does a CTA without tiles: the next launch waits for this one alone.",
-                    ));
-                    nodes.push(Node::AwaitLaunches);
-                }
+                nodes.extend(self.launches_awaited());
                 nodes.extend(self.all_stages_empty());
             }
             Which::Multiply | Which::Spare | Which::End => {}

@@ -104,7 +104,8 @@ impl Loaded {
 impl Ready<'_> {
     /// CTAs that are on the GPU while it waits for peers: its own, and those of the launch behind it that may begin meanwhile.
     pub fn ctas(&self) -> u32 {
-        self.plan.grid.gemm + self.plan.grid.comm + self.how.follower
+        let own = self.plan.grid.gemm + self.plan.grid.comm;
+        (own + self.how.follower).min(self.rank.gpu().sms())
     }
 
     /// Lets peers know of it. Nobody waits for a launch without an entry, so a rank that does not make it is not missed.

@@ -323,8 +323,8 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// ```
     ///
     /// # Condition
-    /// It is that of [`OpBuilder::early_after_foreign_kernels`], where that is called. A kernel of another library that writes the
-    /// tensor is not itself followed early: it does not run `griddepcontrol.launch_dependents`.
+    /// Where [`OpBuilder::early_after_foreign_kernels`] is called, too: no other library's kernel that writes the tensor in the rank's
+    /// own stream lets the next kernel begin before its own end (`griddepcontrol.launch_dependents`).
     pub fn constant(mut self, tensor: &str) -> Self {
         self.variant = self.variant.constant(tensor);
         self
