@@ -90,12 +90,17 @@ const PING_PONG: Knobs = choices(&[("gemm.ping_pong", Setting::One(1))], "-ping_
 const CLUSTER: Knobs = choices(&[("gemm.cluster", Setting::Pair(2, 1))], "-cluster");
 const SPLIT: Knobs = choices(&[("gemm.split", Setting::One(3))], "-split");
 
+const CONSTANT: Knobs = Knobs {
+    results: |variant| variant.constant("w"),
+    ..choices(&[], "-constant")
+};
+
 const WHOLE: Knobs = scales(Scales::Whole, "-whole");
 const ROWS: Knobs = scales(Scales::Rows, "-rows");
 const BLOCKS: Knobs = scales(Scales::Blocks1d2d, "-1d2d");
 
 /// The first of each kind.
-const KERNELS: [Kind; 31] = [
+const KERNELS: [Kind; 32] = [
     (schedules::gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm, Bf16, (128, 256), Tn, NONE),
     (schedules::gemm, Bf16, (128, 256), Nt, CLUSTER),
@@ -103,6 +108,7 @@ const KERNELS: [Kind; 31] = [
     (schedules::gemm, Bf16, (208, 128), Nt, NONE),
     (schedules::gemm, Bf16, (200, 256), Nt, NONE),
     (schedules::gemm, Bf16, (128, 128), Nt, SPLIT),
+    (schedules::gemm, Bf16, (128, 64), Nt, CONSTANT),
     (schedules::gemm, E4M3, (128, 256), Nt, WHOLE),
     (schedules::gemm, E4M3, (128, 256), Nt, BLOCKS),
     (schedules::linear_gelu, Bf16, (128, 128), Nt, MEASURED),

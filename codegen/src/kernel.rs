@@ -469,6 +469,12 @@ impl Kernel {
         }
     }
 
+    /// True if the variant declares a tensor constant ([`Variant::constant`]).
+    pub(crate) fn is_constant(&self, tensor: TensorId) -> bool {
+        let name = &self.buffers[tensor.index()].name;
+        self.variant.constants.contains(name)
+    }
+
     /// The GEMM loop's kind; `None` if the kernel multiplies nothing.
     pub fn gemm(&self) -> Option<GemmKind> {
         self.roles.iter().find_map(|role| match role.kind {

@@ -5,7 +5,7 @@ use crate::encoding::rule::Rule;
 use crate::encoding::{Along, Scaling};
 pub use crate::encoding::{Asked, BLOCK, Encodings, Scales, Tensors};
 use crate::program::Setting;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// The decisions the author left open, plus the architecture, types, world size and layout.
@@ -38,6 +38,8 @@ pub struct Variant {
     pub promote: bool,
     /// The layout of dots' operands.
     pub layout: Layout,
+    /// Tensors that nobody writes while launches are under way, by name ([`Variant::constant`]).
+    pub constants: BTreeSet<String>,
     /// Choices by name. An absent one has its first option.
     pub choices: BTreeMap<String, Setting>,
 }
@@ -134,6 +136,7 @@ impl Variant {
             encodings: Encodings::default(),
             promote: false,
             layout: Layout::Nt,
+            constants: BTreeSet::new(),
             choices: BTreeMap::new(),
         }
     }
@@ -330,6 +333,21 @@ impl Variant {
         self.promote || (self.operand_scales()).is_some_and(|scales| scales.blocks().is_some())
     }
 
+    /// With an input that nobody writes while launches of the kernel, or those before them on the stream, are under way: weights.
+    /// A kernel without communication loads it into its stages before the launches ahead of it have ended, wherever it is an
+    /// operand of a product. All else waits for their end.
+    ///
+    /// ```
+    /// use counterflow_codegen::variant::Variant;
+    ///
+    /// assert_eq!(Variant::new(1).constant("w").to_string(), "sm90 world 1 nt constant=w");
+    /// ```
+    #[must_use]
+    pub fn constant(mut self, name: &str) -> Self {
+        self.constants.insert(name.into());
+        self
+    }
+
     /// With another operand layout.
     #[must_use]
     pub fn layout(mut self, layout: Layout) -> Self {
@@ -350,6 +368,9 @@ impl fmt::Display for Variant {
         write!(f, "{}", self.encodings)?;
         if self.promote {
             f.write_str(" promote")?;
+        }
+        for name in &self.constants {
+            write!(f, " constant={name}")?;
         }
         for (name, setting) in &self.choices {
             write!(f, " {name}={setting}")?;

@@ -67,6 +67,7 @@ all_reduce_multicast(
         const __grid_constant__ EveryCopy y_everywhere_partial_chunk,  // the partial chunk
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
+    launch_dependents();
     extern __shared__ __align__(1024) u8 shared[];
     const u32 base = shared_address(shared);
     const u32 warp = warp_index();

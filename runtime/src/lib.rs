@@ -61,6 +61,7 @@ mod trust;
 pub mod tuned;
 pub mod tuning;
 mod undo;
+mod unfinished;
 pub mod user_buffer;
 mod warps;
 

@@ -5,6 +5,7 @@ use crate::driver::{self, Address, Current, Gpu, Stream, is_done};
 use crate::error::{Error, Stall};
 use crate::retire::{self, Mark};
 use crate::this_thread::this_thread;
+use crate::unfinished::Unfinished;
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -31,6 +32,8 @@ pub(crate) struct Own {
     allocated: AtomicU64,
     /// Waits of the host for the stream's work.
     waits: AtomicU64,
+    /// Launches in the stream that may still run.
+    unfinished: Unfinished,
     /// Graph that a thread records the rank's own order into, and that thread.
     recording: Mutex<Option<(usize, Arc<dyn Records>)>>,
 }
@@ -119,6 +122,7 @@ impl Own {
             recordings: AtomicUsize::new(0),
             allocated: AtomicU64::new(0),
             waits: AtomicU64::new(0),
+            unfinished: Unfinished::default(),
             recording: Mutex::default(),
         }
     }
@@ -232,6 +236,11 @@ impl Own {
     /// End of its latest launch.
     pub fn latest(&self) -> &Latest {
         &self.latest
+    }
+
+    /// Launches in it that may still run.
+    pub fn unfinished(&self) -> &Unfinished {
+        &self.unfinished
     }
 
     /// True if it may hold kernels that are not ours.

@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::group::Entry;
 use crate::metrics::InGraph;
 use crate::own::Records;
+use crate::unfinished::Unfinished;
 use std::any::Any;
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -40,6 +41,8 @@ pub struct Recording {
     rank: Arc<Communicator>,
     stream: Stream,
     frozen: Mutex<Frozen>,
+    /// Launches in the graph that may still run when the next one begins.
+    unfinished: Unfinished,
     /// No other recording of this process has it.
     number: u64,
     ended: AtomicBool,
@@ -104,6 +107,7 @@ impl Recording {
             rank: Arc::new(rank.handle()),
             stream,
             frozen: Mutex::default(),
+            unfinished: Unfinished::default(),
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             ended: AtomicBool::new(false),
         })
@@ -149,6 +153,11 @@ impl Recording {
     #[allow(unsafe_code, reason = "a door: what it is told cannot be checked")]
     pub unsafe fn stream(&self) -> &Stream {
         &self.stream
+    }
+
+    /// Launches in the graph that may still run.
+    pub(crate) fn unfinished(&self) -> &Unfinished {
+        &self.unfinished
     }
 
     /// Stream for launches that the graph keeps.

@@ -52,8 +52,14 @@ const NONE: Probes = Probes {
     trace: false,
 };
 
-fn variant((tile, knobs, ..): Kind) -> Variant {
+/// Operands that are declared constant: the weights, which are, and what the launch before wrote, which a launch must not load
+/// before that one has ended.
+const CONSTANTS: [&[&str]; 3] = [&[], &["w"], &["w", "x"]];
+
+fn variant((tile, knobs, ..): Kind, constants: &[&str]) -> Variant {
     let variant = Variant::new(1).set("tiles", tile);
+    let declared = constants.iter().copied();
+    let variant = declared.fold(variant, Variant::constant);
     let set = |variant: Variant, (name, value): &(&str, Setting)| variant.set(name, *value);
     knobs.iter().fold(variant, set)
 }
@@ -65,8 +71,9 @@ fn added() -> (Program, Variant) {
 
 /// All of them, for what compiles them ahead.
 pub fn variants() -> impl Iterator<Item = (Program, Variant)> {
-    let products = PRODUCTS.map(|kind| (schedules::gemm(), variant(kind)));
-    products.into_iter().chain([added()])
+    let of = |constants| PRODUCTS.map(|kind| (schedules::gemm(), variant(kind, constants)));
+    let products = CONSTANTS.into_iter().flat_map(of);
+    products.chain([added()])
 }
 
 fn id(kernel: &Kernel, name: &str) -> TensorId {
@@ -164,12 +171,17 @@ fn product(
     Ok(held)
 }
 
-fn products(probes: Probes, (launches, copies): (usize, bool)) {
+fn products(probes: Probes, constants: &[&str], (launches, copies): (usize, bool)) {
     for kind in PRODUCTS {
         let Some(world) = gpus::world(1) else { return };
         let (_, _, m, side) = kind;
         let shape = [Shape::new(m, side, side)];
-        let case = Case::new(&schedules::gemm(), &variant(kind), &shape, world.sharing);
+        let case = Case::new(
+            &schedules::gemm(),
+            &variant(kind, constants),
+            &shape,
+            world.sharing,
+        );
         let compiler = fine(Compiler::find()).with_probes(probes);
         let (m, side) = (m as usize, side as usize);
         let run =
@@ -290,19 +302,28 @@ fn counts(probes: Probes, rounds: usize) {
 
 #[test]
 fn each_launch_reads_what_the_one_before_wrote() {
-    products(NONE, (1000, false));
+    products(NONE, &[], (1000, false));
     counts(NONE, 4);
 }
 
 #[test]
 fn each_launch_reads_what_the_one_before_wrote_with_pauses() {
-    products(JITTER, (300, false));
+    products(JITTER, &[], (300, false));
     counts(JITTER, 2);
 }
 
 #[test]
 fn copies_between_launches_keep_their_place() {
-    products(NONE, (400, true));
+    products(NONE, &[], (400, true));
+}
+
+#[test]
+fn constants_are_loaded_first_and_what_a_launch_wrote_is_not() {
+    for constants in &CONSTANTS[1..] {
+        products(NONE, constants, (1000, false));
+        products(JITTER, constants, (300, false));
+        products(NONE, constants, (400, true));
+    }
 }
 
 #[test]
@@ -317,7 +338,10 @@ fn every_link_fills_most_of_a_gpu() {
         );
     };
     for kind in PRODUCTS {
-        case(&schedules::gemm(), &variant(kind), kind.2, kind.3);
+        for constants in CONSTANTS {
+            let variant = variant(kind, constants);
+            case(&schedules::gemm(), &variant, kind.2, kind.3);
+        }
     }
     let (program, variant) = added();
     case(&program, &variant, ADDED.0, ADDED.1);
@@ -330,7 +354,7 @@ fn a_chain_on_the_emulator_moves_on_by_a_column_a_launch() {
     let kind = PRODUCTS[4];
     let case = Case::new(
         &schedules::gemm(),
-        &variant(kind),
+        &variant(kind, &["w"]),
         &[Shape::new(m, side, side)],
         1,
     );

@@ -1,6 +1,8 @@
 //! Families on GPUs: every candidate has the bits of the first, in launches of any number of rows across buckets.
 
 use crate::candidates::after;
+use crate::constants::Case;
+use crate::fine;
 use crate::gpus::both_ways;
 use counterflow::families;
 
@@ -31,4 +33,33 @@ fn every_candidate_has_the_same_bits_on_two_ranks() {
 #[test]
 fn every_candidate_has_the_same_bits_on_four_ranks() {
     every_candidate_has_the_same_bits(4);
+}
+
+/// A product's CTAs load weights while the gather before them waits for peers.
+fn weights_first(world: u32) {
+    let case = Case {
+        rows: &[1, 16, 64, 100, 256],
+        columns: 2560,
+        depth: 1024,
+        rounds: 40,
+    };
+    for on_gpus in both_ways(world) {
+        const LAUNCHES: usize = 10_000;
+        fine(case.run(&on_gpus.ranks));
+        fine(case.back_to_back(&on_gpus.ranks, LAUNCHES));
+        println!(
+            "  {LAUNCHES} launches with weights first: {}",
+            on_gpus.told()
+        );
+    }
+}
+
+#[test]
+fn a_gather_and_a_product_that_loads_its_weights_first_on_two_ranks() {
+    weights_first(2);
+}
+
+#[test]
+fn a_gather_and_a_product_that_loads_its_weights_first_on_four_ranks() {
+    weights_first(4);
 }

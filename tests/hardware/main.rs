@@ -58,6 +58,8 @@ mod candidates;
 mod capture;
 mod case;
 mod chain;
+#[path = "../common/constants.rs"]
+mod constants;
 mod copies;
 mod doctor;
 mod drops;

@@ -67,6 +67,29 @@ fn tiles_across_shards_pass_the_sass_checks() {
     all_pass(&cases);
 }
 
+/// Constant operands come first: the loads stand twice, and each role waits for earlier launches by itself.
+#[test]
+fn constants_that_come_first_pass_the_sass_checks() {
+    let weights = || Variant::new(1).constant("w");
+    let gemm = |variant: Variant| (schedules::gemm(), variant);
+    let few = [(128, 64), (64, 128), (128, 256), (208, 128)];
+    let mut cases: Vec<_> = few.map(|tile| gemm(weights().set("tiles", tile))).into();
+    let square = || weights().set("tiles", (128, 128));
+    cases.extend([
+        gemm(square().layout(Layout::Nn)),
+        gemm(square().set("gemm.ping_pong", 1)),
+        gemm(square().set("gemm.cluster", (2, 1))),
+        gemm(square().set("gemm.split", 2)),
+        gemm(square().dtype(Dtype::E4M3).scales(Scales::Rows)),
+        gemm(square().dtype(Dtype::E4M3).scales(Scales::Blocks1d2d)),
+        gemm(square().constant("x")),
+        (schedules::linear_gelu(), square()),
+        (schedules::linear_residual(), weights()),
+        (schedules::all_gather(), Variant::new(4)),
+    ]);
+    all_pass(&cases);
+}
+
 /// Branches on ranks, in and around items, and orders by closure.
 #[test]
 #[ignore = "a minute of compiling: `.ci/run` runs it"]

@@ -2,6 +2,7 @@
 //! any number of rows across buckets.
 
 use crate::candidates::{K, MOST, N, Tensors, after, built};
+use crate::constants::Case;
 use crate::parallel::in_parallel;
 use crate::wide::wide;
 use counterflow::family::{self, Choice, Family, Reason, SCHEDULE, Stage};
@@ -47,6 +48,47 @@ fn every_candidate_has_the_same_bits_in_every_world() {
             );
         }
     });
+}
+
+/// Weights that are declared constant, in launches of fewer rows than ranks, of ragged shards, and of all rows.
+#[test]
+fn a_gather_and_a_product_with_constant_weights_in_every_world() {
+    let case = Case {
+        rows: &[1, 5, 16, 37],
+        columns: 40,
+        depth: 72,
+        rounds: 5,
+    };
+    let worlds: &[u32] = if wide() {
+        &[1, 2, 3, 4, 5, 6, 7, 8]
+    } else {
+        &[1, 3, 8]
+    };
+    in_parallel(worlds.len(), |at| {
+        let ranks = Communicator::emulated(worlds[at]).expect("ranks");
+        let done = case.run(&ranks).and_then(|()| case.back_to_back(&ranks, 8));
+        done.unwrap_or_else(|error| panic!("world {}: {error}", worlds[at]));
+    });
+}
+
+/// What peers send, what a launch writes and what is not there are no constants of a family either.
+#[test]
+fn only_inputs_that_stay_on_their_rank_are_constants() {
+    let rank = &Communicator::emulated(1).expect("ranks")[0];
+    let refused = |name: &str| {
+        let builder = rank.op_for::<families::AllGatherGemm>().constant(name);
+        let error = builder.up_to(MOST, N, K).build().expect_err("refused");
+        format!("{error}: {}", error.help().unwrap_or_default())
+    };
+    let legal = "an input that stays on its rank: w";
+    for (name, why) in [
+        ("x", "launches or peers write it"),
+        ("y", "launches or peers write it"),
+        ("v", "it has no such tensor"),
+    ] {
+        let wanted = format!("`{name}` of ag_gemm as a constant: {why}: {legal}");
+        assert_eq!(refused(name), wanted);
+    }
 }
 
 /// What is replayed is what was launched, and what the op has for itself stays.

@@ -4,6 +4,8 @@
 mod builder;
 #[path = "../common/candidates.rs"]
 mod candidates;
+#[path = "../common/constants.rs"]
+mod constants;
 mod families;
 mod fp8;
 mod library;

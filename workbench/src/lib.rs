@@ -210,6 +210,7 @@ fn header(request: &Request) -> Map<String, Json> {
             "partial": element(Tensors::PartialSums),
             "amax": variant.asked(&Tensors::Outputs).amax,
             "promote": variant.promote,
+            "constants": variant.constants,
             "layout": variant.layout.name(),
             "choices": choices,
         },

@@ -4,7 +4,7 @@
 use crate::dtype::Dtype;
 use crate::kernel::{Block, Op, OpKind, Region, RoleKind, visit, visit_ops};
 use crate::program::{Home, PartitionId, StoreMode, Var};
-use crate::sm90::cta::instruction_k;
+use crate::sm90::cta::{dependent_launch, instruction_k};
 use crate::tiling::{Major, Tile, Tiling};
 use crate::warp::{FragmentOp, Node, Pipeline, Whose};
 
@@ -20,9 +20,18 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
     if parts > 0 {
         everywhere.push(("STG.E.128", parts));
     }
+    // The next launch is let come once. Those before are awaited by all warps at once, or by each where it has to.
+    let lets_come = u32::from(dependent_launch::lets_the_next_come(&pipeline.kernel));
+    let mut awaited = 0;
+    pipeline.visit(|node| awaited += u32::from(matches!(node, Node::AwaitLaunches)));
     if !pipeline.cta.computes() {
         // No thread has tiles, nor registers for any.
-        let boxes = [("UTMALDG", stands.loads), ("UTMASTG", stands.writes)];
+        let boxes = [
+            ("UTMALDG", stands.loads),
+            ("UTMASTG", stands.writes),
+            ("PREEXIT", lets_come),
+            ("ACQBULK", awaited),
+        ];
         let none = ["HGMMA", "UTMAREDG", "STSM", "LDSM", "USETMAXREG"].map(|kind| (kind, 0));
         return boxes.into_iter().chain(none).chain(everywhere).collect();
     }
@@ -47,9 +56,8 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
         ("LDSM", read),
         // One gives registers, the others take them.
         ("USETMAXREG", 2),
-        // A dependent launch lets the next launch come, and waits for those before, each once.
-        ("PREEXIT", u32::from(pipeline.dependent_launch)),
-        ("ACQBULK", u32::from(pipeline.dependent_launch)),
+        ("PREEXIT", lets_come),
+        ("ACQBULK", awaited),
         // Where a partial is released, which is not in the way of the tile; neither at the start nor at the end. Where partials
         // lie in the stages, nobody releases them.
         (

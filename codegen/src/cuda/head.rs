@@ -5,6 +5,7 @@ use super::words::{describe, in_flight, meaning, order_name, view};
 use super::{MULTICAST_PRELUDE, PRELUDE, Param, TRACE_PRELUDE, Text, params};
 use crate::order::TileOrder;
 use crate::program::{CounterId, Side};
+use crate::sm90::cta::dependent_launch;
 use crate::tiling::Major;
 use crate::warp::{
     CONSUMERS, Expr, Field, Lanes, MapId, Node, RunBy, Symbol, cluster, counter_name,
@@ -333,7 +334,7 @@ impl Text<'_> {
             }
         }
         self.depth -= 1;
-        if pipeline.dependent_launch {
+        if dependent_launch::lets_the_next_come(&pipeline.kernel) {
             self.line("launch_dependents();");
         }
         self.line("extern __shared__ __align__(1024) u8 shared[];");

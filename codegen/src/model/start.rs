@@ -7,8 +7,7 @@ use crate::sm90::cta::dependent_launch;
 
 /// Seconds from enqueueing a launch of that grid to its first instruction, behind another of its kind.
 pub(super) fn launch(machine: &Machine, kernel: &Kernel, grid: Grid) -> f64 {
-    let dependent_launch = dependent_launch::possible(kernel)
-        && dependent_launch::pays(grid.gemm + grid.comm, machine.sms);
+    let dependent_launch = dependent_launch::chosen(kernel, grid.gemm + grid.comm, machine.sms);
     let doublings = kernel
         .gemm()
         .map_or(0.0, |kind| f64::from(kind.ctas()).log2());

@@ -167,6 +167,11 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     } = builder;
     Diagnostics::check(once(found), ())?;
     let dependent_launch = cta.dependent_launch();
+    let early = !cta::dependent_launch::loaded_early(kernel).is_empty();
+    // The warp that loads awaits earlier launches behind its early loads.
+    for warp in warps.iter_mut().filter(|warp| early && warp.name != "load") {
+        warp.body.insert(0, Node::AwaitLaunches);
+    }
     let pipeline = Pipeline {
         kernel: kernel.clone(),
         cta: cta.clone(),
@@ -179,7 +184,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         epilogues,
         scale,
         dependent_launch,
-        start: Vec::from_iter(dependent_launch.then_some(Node::AwaitLaunches)),
+        start: Vec::from_iter((dependent_launch && !early).then_some(Node::AwaitLaunches)),
         warps,
         end,
     };

@@ -53,22 +53,26 @@ impl Walk<'_, '_> {
 
     /// A tile's loads: its product's operands, then what is added to it or read beside it.
     pub(super) fn load(&mut self, pass: &Pass<'_>) -> Vec<Node> {
+        let begins_early = self.begins_early();
         if pass.dots.is_empty() {
             let mut nodes = self.waits(&pass.load_waits);
+            nodes.extend(begins_early.then_some(Node::AwaitLaunches));
             nodes.extend(self.load_operands(pass));
             return nodes;
         }
         let names = self.declared.len();
         let notes: Vec<Node> = pass.dots.iter().map(|dot| self.note(dot.op)).collect();
-        // What the waits are not for is loaded before them: operands that nobody writes meanwhile, but for `x`.
+        // What the waits are not for is loaded before them: operands that nobody writes meanwhile, but for `x`. So are constant
+        // ones before earlier launches are awaited.
         let (mut early, mut late) = (Vec::new(), Vec::new());
         for (part, region) in self.operands_of(pass) {
             let columns = self.tiling().operands()[part].columns;
             let handed_over = self.b.kernel.is_handed_over(region);
+            let constant = begins_early && self.b.kernel.is_constant(region.buffer);
             let Some(staged) = self.operand(part, region) else {
                 return Vec::new();
             };
-            if columns && !handed_over && !pass.load_waits.is_empty() {
+            if constant || columns && !handed_over && !pass.load_waits.is_empty() {
                 early.push(staged);
             } else {
                 late.push(staged);
@@ -83,10 +87,12 @@ impl Walk<'_, '_> {
             }
         }
         let mut ahead = Vec::new();
-        let filled = match !early.is_empty() && self.in_several_shards(pass) {
+        let fills = begins_early || self.in_several_shards(pass);
+        let filled = match !early.is_empty() && fills {
             true => self.filled_ahead(&early, &mut ahead),
             false => 0.into(),
         };
+        ahead.extend(begins_early.then_some(Node::AwaitLaunches));
         self.declared.truncate(names);
         let all = || late.iter().chain(&early);
         let bytes = all().map(|staged| staged.bytes.clone());

@@ -148,7 +148,10 @@ impl<'b, 'a> Walk<'b, 'a> {
             nodes.insert(0, Node::If { test, body });
         }
         match self.which {
-            Which::Load => nodes.extend(self.all_stages_empty()),
+            Which::Load => {
+                nodes.extend(self.launches_awaited());
+                nodes.extend(self.all_stages_empty());
+            }
             Which::Multiply | Which::Spare | Which::End => {}
             Which::Store if nodes.iter().any(stores_in_bulk) => {
                 nodes.push(Node::AwaitStores { pending: 0.into() })

@@ -350,7 +350,7 @@ pub enum Node {
     /// Blocks until the launches before on the stream are complete, and all they wrote is seen. Each thread's own.
     ///
     /// CUDA: `wait_prerequisites`; passes at once where it is no dependent launch. Meaning: no access of global
-    /// memory stands before it, and no warp ends without it, since the launch after takes this one's end for that of
+    /// memory stands before it but loads of what the variant declares constant, and no warp ends without it, since the launch after takes this one's end for that of
     /// all before.
     AwaitLaunches,
     /// All threads of the CTA are here.

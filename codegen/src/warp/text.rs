@@ -7,6 +7,7 @@ use super::spelling::{Spelling, factor, field_name, number, test};
 use crate::kernel::DimId;
 use crate::print::Page;
 use crate::program::{CounterId, StoreMode};
+use crate::sm90::cta::dependent_launch;
 use crate::tiling::Tiling;
 use crate::warp::{
     At, BarrierId, Ctas, Expr, Field, ItemLoop, Node, Phase, Pipeline, RingId, RunBy, Side, Slot,
@@ -135,6 +136,14 @@ impl Printer<'_> {
         if pipeline.dependent_launch {
             self.page
                 .line("programmatic dependent launch: its CTAs may be there before the launch before has ended");
+        }
+        let early = dependent_launch::loaded_early(&pipeline.kernel);
+        if !early.is_empty() {
+            let names = early.iter();
+            let names = names.map(|tensor| &*pipeline.kernel.buffers[tensor.index()].name);
+            let names = names.collect::<Vec<_>>().join(", ");
+            self.page
+                .line(format!("constant, loaded before that end: {names}"));
         }
         declared::comm(pipeline)
             .into_iter()

@@ -9,6 +9,7 @@ mod blocks_across;
 mod blocks_in_clusters;
 mod chunk_ends;
 mod columns;
+mod constant;
 mod control;
 mod copies;
 mod cuda;

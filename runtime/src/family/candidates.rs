@@ -8,7 +8,7 @@ use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Program, RoleKind, Setting, TensorId, Usage};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Tensors, Variant};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Schedules that compute the same result, the candidates for an op. All take the same tensors, by the same names.
 ///
@@ -289,6 +289,7 @@ impl Stage {
         if self.program.roles.iter().any(|role| multiplies(&role.kind)) {
             return Variant {
                 choices,
+                constants: self.constants(asked),
                 ..asked.clone()
             };
         }
@@ -300,6 +301,13 @@ impl Stage {
             choices,
             ..dtype.into_iter().fold(plain, Variant::dtype)
         }
+    }
+
+    /// Names of the family's constants in this stage, which need not have all.
+    fn constants(&self, asked: &Variant) -> BTreeSet<String> {
+        let own = self.program.tensors.iter().map(|tensor| &tensor.name);
+        let constant = own.filter(|own| asked.constants.contains(self.name_of(own)));
+        constant.cloned().collect()
     }
 
     /// The family's name of one of its tensors.

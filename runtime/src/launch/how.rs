@@ -3,6 +3,7 @@
 use crate::attempt::Attempt;
 use crate::driver::{Current, Stream};
 use crate::recording::Keeps;
+use crate::unfinished::Unfinished;
 
 /// Manner in which a launch is enqueued.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +16,10 @@ pub(crate) struct How<'a> {
     pub stream: &'a Stream,
     /// True if it may be a programmatic dependent launch: all that is in the stream are kernels of ours.
     pub early: bool,
+    /// Launches of the stream that may still run. None where the program captures it: there no launch begins early.
+    pub unfinished: Option<&'a Unfinished>,
+    /// CTAs of the launch behind it that may begin while this one waits for peers.
+    pub follower: u32,
     /// The priority of the caller's stream.
     pub priority: i32,
     /// For the graph that it becomes part of. What it needs beside the kernel is enqueued in the rank's stream now.

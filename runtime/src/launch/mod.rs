@@ -39,11 +39,12 @@ use crate::group::{Awaited, Entry, Named, Names, Placed};
 use crate::jit::Compiler;
 use crate::machines;
 use crate::retire;
+use crate::unfinished::Next;
 use cells::Cells;
 use code::Code;
 use counterflow_codegen::cuda::{CudaSource, Param, WATCH_BYTES};
 use counterflow_codegen::diag::Diagnostics;
-use counterflow_codegen::kernel::{OpKind, visit};
+use counterflow_codegen::kernel::{Kernel, OpKind, visit};
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::{COUNTER_LINE, Plan};
 use counterflow_codegen::program::{CounterId, TensorId};
@@ -96,6 +97,10 @@ pub struct Loaded {
     sms: u32,
     /// True if launches may start before the previous one has ended (programmatic dependent launch).
     dependent_launch: bool,
+    /// Tensors that such launches load before that end.
+    loaded_early: Vec<TensorId>,
+    /// Tensors that launches write, or peers in theirs.
+    written: Vec<TensorId>,
     /// True if the caller vouches for what else is in the rank's stream.
     early: bool,
     /// True if the host moves data.
@@ -204,6 +209,8 @@ impl Loaded {
                 copies: Copies::new(&pipeline.kernel, (cells.count() * rank.world()) as usize),
             }),
             dependent_launch: pipeline.dependent_launch,
+            loaded_early: dependent_launch::loaded_early(&pipeline.kernel),
+            written: written(&pipeline.kernel),
             early: false,
             pipeline: pipeline.clone(),
             series: series.clone(),
@@ -289,19 +296,37 @@ impl Loaded {
         plan: &Checked<Plan>,
         tensors: &Tensors,
     ) -> Result<(), Error> {
+        self.launch_before(rank, plan, tensors, None)
+    }
+
+    /// As [`Loaded::launch`], of a launch that `next` follows in the rank's stream with nothing between them: that one may begin
+    /// while this one waits for peers.
+    ///
+    /// # Errors
+    /// As [`Loaded::launch`].
+    pub fn launch_before(
+        &self,
+        rank: &Communicator,
+        plan: &Checked<Plan>,
+        tensors: &Tensors,
+        next: Option<(&Loaded, &Plan)>,
+    ) -> Result<(), Error> {
         rank.alive()?;
         let current = rank.gpu().current()?;
         let _turn = rank.turn(current)?;
         let attempt = Attempt::new(rank);
+        // Nobody records a stream that nobody has.
+        let records = rank.has_lent() && current.is_capturing(rank.own_stream());
         let how = How {
             attempt: &attempt,
             current,
             stream: rank.own_stream(),
             early: self.early || !rank.has_lent(),
+            unfinished: (!records).then(|| rank.own().unfinished()),
+            follower: next.map_or(0, |next| follower(rank, 0, plan, next)),
             priority: 0,
             keeps: None,
-            // Nobody records a stream that nobody has.
-            records: rank.has_lent() && current.is_capturing(rank.own_stream()),
+            records,
         };
         let launch = || {
             let mut ready = self.ready(rank, how, plan, tensors)?;
@@ -336,18 +361,42 @@ impl Loaded {
         self
     }
 
-    /// Launch parameters of a plan. A captured launch stays a kernel with an ordinary edge to its predecessor, which
-    /// every driver and every library that reads the graph knows.
-    fn grid(&self, rank: &Communicator, plan: &Plan, threads: u32, how: &How<'_>) -> LaunchConfig {
-        let ctas = plan.grid.gemm + plan.grid.comm;
+    /// Launch parameters of a plan.
+    fn grid(
+        &self,
+        (rank, how): (&Communicator, &How<'_>),
+        plan: &Plan,
+        threads: u32,
+        tensors: &Tensors,
+    ) -> LaunchConfig {
+        let (kernel, ctas) = (&self.pipeline.kernel, plan.grid.gemm + plan.grid.comm);
+        // An edge of a graph is an ordinary one, which every library that reads it knows, unless something is gained.
+        let asked = !how.records || !self.loaded_early.is_empty();
+        let next = Next {
+            early: how.early && asked && self.early_ctas(rank, plan).is_some(),
+            ctas,
+            // Of others nothing waits any more when the next launch comes.
+            room: (self.waits(rank) && dependent_launch::lets_the_next_come(kernel))
+                .then_some(how.follower),
+        };
+        let early = how.unfinished.is_some_and(|unfinished| {
+            let bytes = |tensor| self.given(tensors, tensor).map(Placement::bytes);
+            let loaded = self.loaded_early.iter().copied().filter_map(bytes);
+            let written = self.written.iter().copied().filter_map(bytes);
+            unfinished.begins_early(next, loaded, written)
+        });
         LaunchConfig {
-            dependent_launch: self.dependent_launch
-                && dependent_launch::pays(ctas, rank.gpu().sms())
-                && how.early
-                && !how.records,
+            dependent_launch: early,
             priority: how.priority,
             ..LaunchConfig::of(ctas, threads)
         }
+    }
+
+    /// CTAs of a launch that begins early behind one of this rank's, if it may.
+    pub(crate) fn early_ctas(&self, rank: &Communicator, plan: &Plan) -> Option<u32> {
+        let ctas = plan.grid.gemm + plan.grid.comm;
+        let chosen = dependent_launch::chosen(&self.pipeline.kernel, ctas, rank.gpu().sms());
+        (self.dependent_launch && chosen).then_some(ctas)
     }
 
     /// Rejects a plan whose ranks or CTAs are not those of this communicator.
@@ -470,6 +519,30 @@ impl Drop for Loaded {
             None => retire::later(gpu, stream, named),
         }
     }
+}
+
+/// CTAs of a launch `next` that may come while the one before it, of that plan, waits for peers. Where others wait for SMs of the
+/// GPU, too, or are left some, both launches must fit into the rest.
+pub(crate) fn follower(
+    rank: &Communicator,
+    left: u32,
+    plan: &Plan,
+    (next, next_plan): (&Loaded, &Plan),
+) -> u32 {
+    let early = next.early_ctas(rank, next_plan).unwrap_or(0);
+    let both = plan.grid.gemm + plan.grid.comm + early;
+    let fits = left == 0 || both + left <= rank.gpu().sms();
+    match fits && !rank.shares_gpu() {
+        true => early,
+        false => 0,
+    }
+}
+
+/// Tensors that launches of a kernel write, or peers in theirs: all but those that stay as they are.
+fn written(kernel: &Kernel) -> Vec<TensorId> {
+    let buffers = (0..).map(TensorId).zip(&kernel.buffers);
+    let written = buffers.filter(|(_, buffer)| !buffer.usage.is_fixed());
+    written.map(|(tensor, _)| tensor).collect()
 }
 
 /// Names for stall records of this kernel.

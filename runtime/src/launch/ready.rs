@@ -102,6 +102,12 @@ impl Loaded {
 }
 
 impl Ready<'_> {
+    /// CTAs that are on the GPU while it waits for peers: its own, and those of the launch behind it that may begin meanwhile.
+    pub fn ctas(&self) -> u32 {
+        let own = self.plan.grid.gemm + self.plan.grid.comm;
+        (own + self.how.follower).min(self.rank.gpu().sms())
+    }
+
     /// Lets peers know of it. Nobody waits for a launch without an entry, so a rank that does not make it is not missed.
     /// From here on the host waits for nobody.
     ///
@@ -118,6 +124,7 @@ impl Ready<'_> {
     /// # Errors
     /// What the driver refuses; what it had enqueued by then stays.
     pub fn enqueue(mut self, begins: Option<&dyn Begins>) -> Result<(), Error> {
+        let ctas = self.ctas();
         let Ready {
             loaded,
             rank,
@@ -137,7 +144,6 @@ impl Ready<'_> {
             true => None,
             false => rank.own_stream().enter()?,
         };
-        let ctas = plan.grid.gemm + plan.grid.comm;
         let order = |launch: u64| rank.order(how.current, launch..=launch, ctas);
         let _enqueueing = written.map(order).transpose()?;
         if let (Some(launch), Some(entry)) = (written, &entry) {
@@ -151,8 +157,12 @@ impl Ready<'_> {
             Code::Cuda {
                 source, function, ..
             } => {
-                let grid = loaded.grid(rank, plan, source.threads, &how);
-                loaded.start(how.stream, function, grid, arguments)
+                let grid = loaded.grid((rank, &how), plan, source.threads, self.tensors);
+                let started = loaded.start(how.stream, function, grid, arguments);
+                if let (Err(_), Some(unfinished)) = (&started, how.unfinished) {
+                    unfinished.unknown();
+                }
+                started
             }
             Code::Emulated { .. } => {
                 let mut launch = emulated.iter();

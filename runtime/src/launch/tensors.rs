@@ -4,6 +4,7 @@ use crate::communicator::Communicator;
 use crate::driver::{Address, Element, Local, Stream};
 use crate::error::Error;
 use crate::group::Allocation;
+use crate::unfinished::Bytes;
 use crate::user_buffer::UserBuffer;
 use counterflow_codegen::program::TensorId;
 use smallvec::SmallVec;
@@ -42,6 +43,14 @@ pub(crate) struct Placement {
     /// Address in slot 0, if the tensor is in the heap.
     pub shared: Option<Address>,
     pub bytes: u64,
+}
+
+impl Placement {
+    /// Addresses in this rank's memory.
+    pub fn bytes(self) -> Bytes {
+        let start = self.own.get();
+        start..start + self.bytes
+    }
 }
 
 impl Tensors {

@@ -431,6 +431,7 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
             buckets,
             plans: Mutex::default(),
             early: self.early,
+            left: self.left,
             between,
         };
         Ok(Op(Arc::new(inner), PhantomData))

@@ -72,6 +72,8 @@ pub(super) struct Inner {
     pub plans: Mutex<HashMap<[u32; 3], Arc<Planned>>>,
     /// True if the caller vouches for what else is in the rank's stream.
     pub early: bool,
+    /// SMs of the rank's share that launches leave to others.
+    pub left: u32,
     /// Memory that one stage fills for the next: as much as the largest launch of any bucket needs.
     pub between: Option<Arc<Local<u8>>>,
 }

@@ -12,7 +12,7 @@ use crate::caller::{Caller, Captured, Order, Place, captured, in_order};
 use crate::communicator::Communicator;
 use crate::driver::{Current, Stream, range};
 use crate::error::Error;
-use crate::launch::{How, Ready, Tensors};
+use crate::launch::{How, Ready, Tensors, follower};
 use crate::metrics::{Clock, InGraph};
 use crate::pending::Pending;
 use crate::recording::Keeps;
@@ -289,22 +289,35 @@ impl<'a> Launch<'a> {
                 stage.loaded.may_be_recorded()?;
             }
         }
-        let how = |stream, keeps, early| How {
+        let how = |stream, keeps, unfinished| How {
             attempt,
             current,
             stream,
-            early,
+            early: false,
+            unfinished,
+            follower: 0,
             priority,
             keeps,
             records,
         };
+        // No other kernels in the rank's order, and no other library's memory.
+        let ours = !foreign && (op.early || !rank.has_lent());
+        let follows = Follows {
+            rank,
+            left: op.left,
+            ours,
+        };
         if let Place::Recording(recording) = place {
             let stream = recording.records_in();
-            let launches = all_ready(rank, how(stream, Some(recording), false), &stages)?;
+            let timed = rank.metrics().times();
+            let how = how(stream, Some(recording), Some(recording.unfinished()));
+            // An event that times a launch stands between it and the next.
+            let follows = follows.unless(timed);
+            let launches = all_ready(rank, how, false, &follows, &stages)?;
             // Before anything is recorded that uses it.
             kept().for_each(|thing| recording.keep(thing));
-            let timed = rank.metrics().times();
             for (launch, (stage, plan, tensors)) in launches.into_iter().zip(&stages) {
+                let ctas = launch.ctas();
                 recording.keep(stage.loaded.clone());
                 let clock = timed
                     .then(|| Clock::new(current, own, stream))
@@ -312,7 +325,6 @@ impl<'a> Launch<'a> {
                 launch.enqueue(clock.as_ref().map(|clock| clock as &dyn Begins))?;
                 let times = clock.map(Clock::end).transpose()?;
                 let entry = stage.loaded.entry(rank, plan, tensors);
-                let ctas = plan.grid.gemm + plan.grid.comm;
                 let events = times
                     .clone()
                     .map(|times| times as Arc<dyn Any + Send + Sync>);
@@ -334,9 +346,9 @@ impl<'a> Launch<'a> {
             return captured(rank, current, stream, entry.as_ref(), |graph, begins| {
                 let how = How {
                     keeps: Some(graph),
-                    ..how(stream, None, false)
+                    ..how(stream, None, None)
                 };
-                let launches = all_ready(rank, how, &stages)?;
+                let launches = all_ready(rank, how, false, &follows.unless(true), &stages)?;
                 // Before anything is captured that uses it.
                 let kernels = stages.iter().map(|(stage, ..)| stage.loaded.clone());
                 let kernels = kernels.map(|kernel| kernel as Arc<dyn Any + Send + Sync>);
@@ -347,8 +359,10 @@ impl<'a> Launch<'a> {
                 launches.try_for_each(|launch| launch.enqueue(begins.take()))
             });
         }
-        let early = outside.is_none() && !foreign && (op.early || !rank.has_lent());
-        let launches = all_ready(rank, how(own, None, early), &stages)?;
+        let early = outside.is_none() && ours;
+        let how = how(own, None, Some(rank.own().unfinished()));
+        let follows = follows.unless(rank.metrics().times());
+        let launches = all_ready(rank, how, early, &follows, &stages)?;
         let lent = (passage, lenders);
         let done = in_order(rank, current, lent, outside, &theirs, || {
             let mut launches = launches.into_iter().zip(&bucket.stages);
@@ -380,16 +394,52 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// Makes the stages of a launch ready, one and all, before the first is enqueued. Peers know of it then.
+/// How a stage of a launch may begin while the one before it runs: nothing else is between them in the stream.
+struct Follows<'a> {
+    rank: &'a Communicator,
+    /// SMs that launches leave to others.
+    left: u32,
+    /// True if all that may be between them is ours.
+    ours: bool,
+}
+
+impl Follows<'_> {
+    /// None do, if something else stands between stages.
+    fn unless(self, between: bool) -> Self {
+        Follows {
+            ours: self.ours && !between,
+            ..self
+        }
+    }
+
+    /// CTAs of the stage `next` that may come while the one before it, of that plan, waits for peers.
+    fn ctas(&self, plan: &Plan, next: Option<&(&Stage, &Arc<Checked<Plan>>, Tensors)>) -> u32 {
+        next.filter(|_| self.ours)
+            .map_or(0, |(next, next_plan, _)| {
+                follower(self.rank, self.left, plan, (&next.loaded, next_plan))
+            })
+    }
+}
+
+/// Makes the stages of a launch ready, one and all, before the first is enqueued. Peers know of it then. The first may begin
+/// early where `early` says so, a later one where it follows.
 fn all_ready<'a>(
     rank: &'a Communicator,
     how: How<'a>,
+    early: bool,
+    follows: &Follows<'_>,
     stages: &'a Stages<'_>,
 ) -> Result<SmallVec<[Ready<'a>; 2]>, Error> {
-    let ready = |(stage, plan, tensors): &'a (&Stage, &Arc<Checked<Plan>>, Tensors)| {
-        stage.loaded.ready(rank, how, plan, tensors)
-    };
-    let launches = stages.iter().map(ready);
+    let ready =
+        |(at, (stage, plan, tensors)): (usize, &'a (&Stage, &Arc<Checked<Plan>>, Tensors))| {
+            let how = How {
+                early: if at == 0 { early } else { follows.ours },
+                follower: follows.ctas(plan, stages.get(at + 1)),
+                ..how
+            };
+            stage.loaded.ready(rank, how, plan, tensors)
+        };
+    let launches = stages.iter().enumerate().map(ready);
     let mut launches = launches.collect::<Result<SmallVec<_>, _>>()?;
     launches.iter_mut().try_for_each(Ready::write)?;
     Ok(launches)

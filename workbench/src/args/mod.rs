@@ -106,6 +106,10 @@ struct Args {
     /// Add sums of FP8 products in f32 every 128 of K, instead of in the tensor cores alone
     #[arg(long)]
     promote: bool,
+    /// An input that nobody writes while launches run, such as `w`: kernels without communication load it while the launch before
+    /// still runs. `bench` measures them without, too
+    #[arg(long, value_name = "TENSOR")]
+    constant: Vec<String>,
     /// Layout of the operands: nt, nn, tn
     #[arg(long, value_name = "LAYOUT", default_value = "nt", value_parser = values::layout)]
     layout: Layout,
@@ -281,6 +285,7 @@ pub(crate) fn parse(
     variant = partial.into_iter().fold(variant, Variant::partial_sums);
     variant = variant.amax(args.amax);
     variant.promote = args.promote;
+    variant.constants = args.constant.into_iter().collect();
     variant.choices = once(set, "--set")?;
     let mut shape = Shape::new(args.m, args.n, args.k);
     shape.dims = once(args.dims, "--dim")?;

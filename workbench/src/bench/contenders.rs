@@ -163,8 +163,8 @@ impl<'a> Ready<'a> {
     }
 
     pub(super) fn launch(&self, rank: &Communicator, set: usize) -> Result<(), Error> {
-        let mut parts = self.parts.iter();
-        parts.try_for_each(|part| part.launch(rank, set))
+        let mut parts = self.parts.iter().enumerate();
+        parts.try_for_each(|(at, part)| part.launch(rank, set, self.parts.get(at + 1)))
     }
 
     pub(super) fn kernel(&self) -> &'a Kernel {
@@ -209,8 +209,14 @@ impl<'a> Part<'a> {
         })
     }
 
-    fn launch(&self, rank: &Communicator, set: usize) -> Result<(), Error> {
+    fn launch(
+        &self,
+        rank: &Communicator,
+        set: usize,
+        next: Option<&Part<'_>>,
+    ) -> Result<(), Error> {
+        let next = next.map(|next| (&next.loaded, &*next.planned.plan));
         self.loaded
-            .launch(rank, &self.planned.plan, &self.tensors[set])
+            .launch_before(rank, &self.planned.plan, &self.tensors[set], next)
     }
 }

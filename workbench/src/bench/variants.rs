@@ -251,7 +251,7 @@ pub(super) fn contenders(
     (legal, refused)
 }
 
-/// The plain variant beside one with options whose cost is measured, if it has any, and what it is: results are FP8 in both.
+/// The plain variant beside one with options whose cost is measured, if it has any, and what it is.
 pub(super) fn plain(variant: &Variant) -> Option<(String, Variant)> {
     let outputs = variant.asked(&Tensors::Outputs);
     let options = [
@@ -261,6 +261,7 @@ pub(super) fn plain(variant: &Variant) -> Option<(String, Variant)> {
             "with a given scale instead of --output-scales",
         ),
         (variant.partial_rule().is_some(), "without --partial"),
+        (!variant.constants.is_empty(), "without --constant"),
     ];
     let unlike: Vec<&str> = (options.into_iter())
         .filter_map(|(asked, unlike)| asked.then_some(unlike))
@@ -271,7 +272,8 @@ pub(super) fn plain(variant: &Variant) -> Option<(String, Variant)> {
         ..outputs
     };
     let plain = variant.clone().encode(Tensors::Outputs, given);
-    let plain = plain.encode(Tensors::PartialSums, Asked::default());
+    let mut plain = plain.encode(Tensors::PartialSums, Asked::default());
+    plain.constants.clear();
     (!unlike.is_empty()).then(|| (unlike.join(", "), plain))
 }
 

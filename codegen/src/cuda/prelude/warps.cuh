@@ -46,8 +46,9 @@ __device__ __forceinline__ void launch_dependents() {
 }
 
 // Until all launches before on the stream are complete and what they wrote is visible; at once where none overlaps.
-// Every thread, before it touches global memory: what it reads a launch before may still write, and what it writes one
-// may still read. And no thread leaves without it: the next launch waits for our end alone, and takes it for theirs.
+// Every thread, before it touches global memory, but for loads of what no launch writes (declared constant): what it
+// reads a launch before may still write, and what it writes one may still read. And no thread leaves without it: the
+// next launch waits for our end alone, and takes it for theirs.
 // Where it stands, loads of a later line must not be moved up: they are ordinary ones, never ld.global.nc, which
 // promises that nothing writes while the kernel runs.
 __device__ __forceinline__ void wait_prerequisites() {

@@ -1,6 +1,7 @@
 //! The tile level: what each guarantee requires of a kernel and of a launch's plan.
 
 mod columns;
+mod constant;
 mod contribution;
 mod coverage;
 mod credits;
@@ -39,6 +40,7 @@ pub(super) use order::{Accessor, Announced, Order, Part, Wait};
 pub fn kernel_findings(kernel: &Kernel) -> Vec<Diagnostic> {
     let mut found = credits::check(kernel);
     found.extend(made::check(kernel));
+    found.extend(constant::check(kernel));
     found
 }
 

@@ -24,13 +24,19 @@ pub(super) enum Did {
 }
 
 impl Simulator<'_> {
+    /// True if a step loads what no launch writes: that needs no end of earlier ones.
+    fn is_constant(&self, kind: &Kind) -> bool {
+        let kernel = &self.case.pipeline.kernel;
+        matches!(kind, Kind::Load { from, .. } if kernel.is_constant(from.tensor))
+    }
+
     /// Takes an agent's next step, if it can be taken; waits on counters only if it may.
     pub(super) fn step(&mut self, index: usize, counters: bool) -> Result<Did, Box<Diagnostic>> {
         let at = self.agents[index].at;
         let steps = self.agents[index].steps;
         let kind = &steps[at].kind;
         let (cta, who) = (self.agents[index].cta, self.agents[index].who);
-        if kind.is_global() && !self.agents[index].awaited {
+        if kind.is_global() && !self.agents[index].awaited && !self.is_constant(kind) {
             return Err(Box::new(trace::before_the_wait(self, index)));
         }
         let mut skipped = 0;

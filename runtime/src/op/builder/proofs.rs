@@ -150,6 +150,24 @@ impl<S: Launcher> OpBuilder<'_, S> {
         })
     }
 
+    /// Rejects a constant that the op does not have, or that launches or peers write.
+    fn may_be_constant(&self, name: &str) -> Result<(), Error> {
+        let program = &self.program;
+        let tensor = program.tensors.iter().find(|tensor| tensor.name == name);
+        let why = match tensor.map(|tensor| tensor.usage.is_fixed()) {
+            Some(true) => return Ok(()),
+            Some(false) => "launches or peers write it",
+            None => "it has no such tensor",
+        };
+        let fixed = program.tensors.iter();
+        let fixed = fixed.filter(|tensor| tensor.usage.is_fixed());
+        let names = fixed.map(|tensor| &tensor.name[..]).collect::<Vec<_>>();
+        Err(Error::Usage {
+            what: format!("`{name}` of {} as a constant: {why}", program.name),
+            legal: format!("an input that stays on its rank: {}", names.join(", ")),
+        })
+    }
+
     /// Proofs of each bucket whose choices are not those of the next, the most rows first. `measure` may tell other
     /// choices.
     pub(super) fn proofs(&self, measure: &Measure<'_>) -> Result<Vec<Proven>, Error> {
@@ -157,6 +175,10 @@ impl<S: Launcher> OpBuilder<'_, S> {
             what: format!("{} built for no shape", self.program.name),
             legal: "say the largest launch: `up_to(m, n, k)`".into(),
         })?;
+        self.variant
+            .constants
+            .iter()
+            .try_for_each(|name| self.may_be_constant(name))?;
         let smaller = self.buckets.range(..largest.m).rev();
         let only = self.only.as_deref();
         let chosen = |bucket: Bucket<'_>| {

@@ -299,6 +299,37 @@ impl<S: Launcher> OpBuilder<'_, S> {
         self
     }
 
+    /// Declares an input constant, such as weights: it is written only between launches, by what the stream waits for. A kernel
+    /// without communication that multiplies it begins early (programmatic dependent launch) and fills its stages with it while the
+    /// launch before still runs, also while a gather of the same op waits for peers. All else waits for that launch's end.
+    /// The bits of results are the same.
+    ///
+    /// A launch begins early only where nothing before it that may still run writes the tensor, as far as this crate
+    /// enqueued it: else it begins late, by itself. In a captured stream of the program's no launch begins early; in
+    /// [`Communicator::capture`] those do that follow a stage of the same launch.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, prelude::bf16, schedules::GemmOp};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let op = rank.op_of::<GemmOp>().constant("w").first_options().up_to(64, 64, 64).build()?;
+    /// let (x, w) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
+    /// let mut y = rank.zeros::<bf16>([64, 64])?;
+    /// op.on(rank).x(&x).w(&w).y(&mut y).launch()?.wait()?;
+    ///
+    /// let error = rank.op_of::<GemmOp>().constant("y").first_options().up_to(64, 64, 64).build().unwrap_err();
+    /// println!("{error}"); // a launch writes it
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    ///
+    /// # Condition
+    /// Where [`OpBuilder::early_after_foreign_kernels`] is called, too: no other library's kernel that writes the tensor in the rank's
+    /// own stream lets the next kernel begin before its own end (`griddepcontrol.launch_dependents`).
+    pub fn constant(mut self, tensor: &str) -> Self {
+        self.variant = self.variant.constant(tensor);
+        self
+    }
+
     /// The layout of the dots' operands.
     pub fn layout(mut self, layout: Layout) -> Self {
         self.variant.layout = layout;
