@@ -92,7 +92,7 @@ impl Text<'_> {
                 "WGMMA_K_STEP"
             }
         });
-        if piece.is_none_or(|piece| (piece.block, piece.part) == (0, 0)) {
+        if piece.is_none_or(|piece| (piece.block, piece.part, piece.depth) == (0, 0, 0)) {
             self.line(format!("const u64 {new};"));
         }
         self.line("#pragma unroll");

@@ -1,9 +1,7 @@
 //! The text of promoted sums.
 
 use super::Text;
-use crate::program::ScaleBlock;
 use crate::tiling::{Piece, Promotion, StagedScale};
-use crate::variant::BLOCK;
 use crate::warp::{Expr, RingId};
 
 /// The registers for what tensor cores sum of a piece of a step.
@@ -117,22 +115,20 @@ impl Text<'_> {
         let scale = tiling.scale_of(operand)?;
         let (name, _) = self.scale_names(scale);
         let staged = tiling.scales()[scale];
-        let StagedScale {
-            block: of, side, ..
-        } = staged;
-        Some(match (of, tiling.is_on_m(operand)) {
-            (ScaleBlock::Line, true) if tiling.shares_of_scale(scale) > 1 => {
+        let StagedScale { block: of, side, .. } = staged;
+        Some(match (of.is_1d(), tiling.is_on_m(operand)) {
+            (true, true) if tiling.shares_of_scale(scale) > 1 => {
                 format!("{name}[vector_index_transposed(i)]")
             }
-            (ScaleBlock::Line, true) => format!("{name}{block}[vector_index_transposed(i)]"),
-            (ScaleBlock::Line, false) => format!("{name}[vector_index(i{before})]"),
-            (ScaleBlock::Square, false) if staged.crosses() => {
+            (true, true) => format!("{name}{block}[vector_index_transposed(i)]"),
+            (true, false) => format!("{name}[vector_index(i{before})]"),
+            (false, false) if staged.crosses() => {
                 format!("{name}[(i{before}) / {}]", staged.alike() / 2)
             }
-            (ScaleBlock::Square, false) if side > BLOCK => {
+            (false, false) if side > of.rows => {
                 format!("{name}[(i{before}) / (SCALE_BLOCK / 2)]")
             }
-            (ScaleBlock::Square, _) => name,
+            (false, _) => name,
         })
     }
 
@@ -168,12 +164,12 @@ impl Text<'_> {
         let first = self.first_on_m();
         let n = self.tile_n();
         let blocks = self.blocks();
-        match (block, tiling.is_on_m(operand)) {
-            (ScaleBlock::Line, true) if blocks.is_none() => {
+        match (block.is_1d(), tiling.is_on_m(operand)) {
+            (true, true) if blocks.is_none() => {
                 self.line(format!("float {name}[2];"));
                 self.line(format!("scales_on_m({name}, {from}, {first}, lane);"));
             }
-            (ScaleBlock::Line, true) if tiling.shares_of_scale(scale) > 1 => {
+            (true, true) if tiling.shares_of_scale(scale) > 1 => {
                 let first = match share {
                     0 => first.into(),
                     1 => format!("{first} + 64"),
@@ -181,39 +177,39 @@ impl Text<'_> {
                 };
                 self.line(format!("scales_on_m({name}, {from}, {first}, lane);"));
             }
-            (ScaleBlock::Line, true) => {
+            (true, true) => {
                 let blocks = blocks.unwrap_or_default();
                 self.line(format!("float {name}[{blocks}][2];"));
                 self.line("#pragma unroll");
                 self.line(format!("for (u32 block = 0; block < {blocks}; ++block) scales_on_m({name}[block], {from}, {first} + block * 64, lane);"));
             }
-            (ScaleBlock::Line, false) if tiling.shares_of_scale(scale) > 1 => {
+            (true, false) if tiling.shares_of_scale(scale) > 1 => {
                 let n = tiling.promotion().map_or(n, |it| self.n_of_share(it));
                 let from = format!("{from}{}", before(share, &n, " * SCALE_STRIDE"));
                 self.line(format!("scales_on_n<{n}>({name}, {from}, lane);"));
             }
-            (ScaleBlock::Line, false) => {
+            (true, false) => {
                 self.line(format!("float {name}[{n} / 4];"));
                 self.line(format!("scales_on_n<{n}>({name}, {from}, lane);"));
             }
-            // A warpgroup's blocks lie within one of 128.
-            (ScaleBlock::Square, true) if side > BLOCK => {
+            // A warpgroup's blocks lie within one block.
+            (false, true) if side > block.rows => {
                 let at = format!("{from} + {first} / SCALE_BLOCK * SCALE_LINE_STRIDE");
                 self.line(format!("const float {name} = scale_of_block({at});"));
             }
-            (ScaleBlock::Square, false) if staged.crosses() => {
+            (false, false) if staged.crosses() => {
                 let (each, begin) = (staged.alike(), self.expr(begin));
                 self.line(format!("float {name}[{n} / {each}];"));
                 self.line(format!(
                     "scales_across<{each}, SCALE_BLOCK>({name}, {from}, {begin});"
                 ));
             }
-            (ScaleBlock::Square, false) if side > BLOCK => {
+            (false, false) if side > block.rows => {
                 self.line(format!("float {name}[{n} / SCALE_BLOCK];"));
                 self.line("#pragma unroll");
                 self.line(format!("for (u32 i = 0; i < {n} / SCALE_BLOCK; ++i) {name}[i] = scale_of_block({from} + i * SCALE_LINE_STRIDE);"));
             }
-            (ScaleBlock::Square, _) => {
+            (false, _) => {
                 self.line(format!("const float {name} = scale_of_block({from});"));
             }
         }

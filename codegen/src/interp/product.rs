@@ -3,7 +3,7 @@
 use super::known::Known;
 use super::threads::{on_each, threads};
 use crate::dtype::Dtype;
-use crate::variant::BLOCK;
+use crate::encoding::PROMOTION_INTERVAL;
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis, Slice, linalg::general_mat_mul};
 use std::ops::Range;
 
@@ -170,7 +170,7 @@ pub(super) enum Accumulation {
     /// Of FP8 operands with promoted sums: 128 of K at a time as tensor cores do, from zero, then times its factors and added in
     /// f32. Each of those sums is off as [`add_short`] says; the product of two factors by a rounding; any order of the
     /// sums in f32, those of CTAs that share K among them, by a rounding each of all magnitudes.
-    Promoted([Option<Array2<f64>>; 2]),
+    Promoted(u32, [Option<Array2<f64>>; 2]),
 }
 
 /// `a · bᵀ`, as a GPU accumulates it.
@@ -218,12 +218,14 @@ impl Product<'_> {
         match &self.accumulation {
             Accumulation::F32 => add_in_f32(own, &a, &b),
             Accumulation::Short => {
-                for columns in blocks(a.0.ncols(), BLOCK as usize) {
+                for columns in blocks(a.0.ncols(), PROMOTION_INTERVAL as usize) {
                     let (a, b) = (part(&a, 1, &columns), part(&b, 1, &columns));
                     add_short(&mut own.sums, &mut own.sizes, (&a, &b), &mut own.copies);
                 }
             }
-            Accumulation::Promoted(factors) => add_promoted(own, &a, &b, factors),
+            Accumulation::Promoted(interval, factors) => {
+                add_promoted(own, &a, &b, (*interval, factors));
+            }
         }
     }
 }
@@ -257,10 +259,10 @@ fn add_promoted(
     own: &mut Scratch,
     a: &Operand<'_>,
     b: &Operand<'_>,
-    factors: &[Option<Array2<f64>>; 2],
+    (interval, factors): (u32, &[Option<Array2<f64>>; 2]),
 ) {
-    let depth = a.0.ncols();
-    let roundings = (depth.div_ceil(BLOCK as usize) + MOST_SHARES) as f64;
+    let (depth, interval) = (a.0.ncols(), interval as usize);
+    let roundings = (depth.div_ceil(interval) + MOST_SHARES) as f64;
     let factor = |side: usize, row: usize, step: usize| {
         (factors[side].as_ref()).map_or(1.0, |factors| factors[(row, step)])
     };
@@ -274,7 +276,7 @@ fn add_promoted(
         factors: of_columns,
     } = own;
     (short.rows, short.columns) = (sums.rows.clone(), sums.columns.clone());
-    for (step, columns) in blocks(depth, BLOCK as usize).enumerate() {
+    for (step, columns) in blocks(depth, interval).enumerate() {
         let (a, b) = (part(a, 1, &columns), part(b, 1, &columns));
         for zeroed in [&mut short.value, &mut short.off, &mut *most] {
             zeroed.clear();

@@ -2,7 +2,7 @@
 //! that it needs.
 
 use super::{Side, Slots, TensorId};
-use crate::encoding::{Along, BLOCK, ScaleBlock, Scaling, rule::Rule};
+use crate::encoding::{Along, ScaleBlock, Scaling, rule::Rule};
 
 /// Use of a tensor.
 ///
@@ -296,7 +296,7 @@ impl Usage {
     /// Number of rows of a copying item that each of its rows is for.
     pub const fn rows_each(self) -> u32 {
         match (self.operand_rows(), self.blocks()) {
-            (Some(Side::Rows), Some(block)) => block.rows(),
+            (Some(Side::Rows), Some(block)) => block.rows,
             (Some(Side::Columns) | None, _) | (Some(Side::Rows), None) => 1,
         }
     }
@@ -305,8 +305,8 @@ impl Usage {
     /// the ranks divide.
     pub const fn operand_rows(self) -> Option<Side> {
         match self.blocks() {
-            Some(ScaleBlock::Line) if !self.placement.symmetric => Some(Side::Columns),
-            Some(ScaleBlock::Line | ScaleBlock::Square) => Some(Side::Rows),
+            Some(block) if block.is_1d() && !self.placement.symmetric => Some(Side::Columns),
+            Some(_) => Some(Side::Rows),
             None => None,
         }
     }
@@ -316,7 +316,7 @@ impl Usage {
     pub(crate) fn chunk_unit(self) -> Option<(TensorId, Side, u32)> {
         let plane = self.plane.filter(|_| !self.is_scratch())?;
         let (side, unit) = match plane.numbers {
-            Numbers::Scale(Scaling::Computed(_)) => (Side::Columns, BLOCK),
+            Numbers::Scale(Scaling::Computed(rule)) => (Side::Columns, rule.block().columns),
             Numbers::Scale(scaling @ Scaling::Given(_)) => {
                 (Side::Rows, scaling.blocks()?.chunk_unit())
             }
@@ -397,10 +397,10 @@ impl Usage {
         }
     }
 
-    /// True if each chunk of it is a plane of its own, with the numbers of adjacent rows side by side: scales of 1×128 that
-    /// travel.
+    /// True if each chunk of it is a plane of its own, with the numbers of adjacent rows side by side: scales of blocks of one row
+    /// that travel.
     pub(crate) const fn is_line_of_chunks(self) -> bool {
-        matches!(self.blocks(), Some(ScaleBlock::Line)) && self.placement.symmetric
+        matches!(self.blocks(), Some(block) if block.is_1d()) && self.placement.symmetric
     }
 
     /// True if it is one number.

@@ -4,7 +4,6 @@ use super::cta::{SlotKind, spare_rows, staging_rows};
 use super::leaves::Leaf;
 use super::nodes::count;
 use super::walk::{Walk, Which};
-use crate::encoding::BLOCK;
 use crate::kernel::{OpKind, Region};
 use crate::program::{Pick, TensorId, Var};
 use crate::warp::{At, BATCH, Expr, MapId, Node, STAGING_COLUMNS, Symbol, Unroll};
@@ -92,7 +91,7 @@ impl Walk<'_, '_> {
     fn box_columns(&self, tensor: TensorId) -> u32 {
         let buffer = &self.b.kernel.buffers[tensor.index()];
         match buffer.usage.blocks() {
-            Some(_) => BLOCK,
+            Some(block) => block.columns,
             None => STAGING_COLUMNS * 2 / buffer.dtype.bytes(),
         }
     }

@@ -3,7 +3,6 @@
 
 use super::leaves::moved_blocks;
 use super::walk::Walk;
-use crate::encoding::ScaleBlock;
 use crate::kernel::{Op, OpKind, Region};
 use crate::program::{Side, TensorId, Var};
 use crate::warp::{At, BATCH, Expr, MapId, Node, Symbol, Test};
@@ -64,7 +63,8 @@ impl Walk<'_, '_> {
 
     /// Bytes of that box.
     pub(super) fn bytes_of_blocks(&self, scale: TensorId) -> Expr {
-        Expr::from(self.rows_of_blocks(scale)) * Expr::symbol(Symbol::Batch, BATCH) * 4
+        let bytes = self.b.kernel.buffers[scale.index()].dtype.bytes();
+        Expr::from(self.rows_of_blocks(scale)) * Expr::symbol(Symbol::Batch, BATCH) * bytes
     }
 
     fn rows_of_blocks(&self, scale: TensorId) -> u32 {
@@ -81,11 +81,7 @@ impl Walk<'_, '_> {
             return;
         }
         let at = self.at.replace(self.b.kernel.loc(op.id));
-        let what = match block {
-            ScaleBlock::Line => "1×128",
-            ScaleBlock::Square => "128×128",
-        };
-        let message = format!("pieces of {rows} rows, whose scales of {what} travel with them");
+        let message = format!("pieces of {rows} rows, whose scales of {block} travel with them");
         self.refuse(message, format!("a multiple of {unit} rows"));
         self.at = at;
     }

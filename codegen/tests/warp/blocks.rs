@@ -249,7 +249,7 @@ fn dequantised(name: &str, world: u32, scales: Scales, (m, n, k): (u32, u32, u32
         let name = format!("{operand}.scale");
         let mut planes = kernel.buffers.iter().filter(|buffer| buffer.name == name);
         let kind = planes.next().expect("a scale").usage;
-        let (row, step) = (row / block.rows() as usize, at / 128);
+        let (row, step) = (row / block.rows as usize, at / block.columns as usize);
         match kind.operand_rows() {
             Some(Side::Columns) => number(&name, rank, step, row),
             Some(Side::Rows) | None => number(&name, rank, row, step),

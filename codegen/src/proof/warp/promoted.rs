@@ -4,7 +4,6 @@ use super::held::{BlocksRead, Content, Short, TileProduct};
 use super::simulator::{Simulator, Verdict};
 use super::step::{Area, Box4};
 use super::trace;
-use crate::encoding::{BLOCK, ScaleBlock};
 use crate::tiling::{Piece, StagedScale};
 
 impl Simulator<'_> {
@@ -51,9 +50,9 @@ impl Simulator<'_> {
             }
         };
         let (row, column) = from.origin;
-        let (rows, block) = match staged.block {
-            ScaleBlock::Line if !staged.travels => (column, row),
-            ScaleBlock::Line | ScaleBlock::Square => (self.row_in_all(&from, row), column + number),
+        let (rows, block) = match staged.block.is_1d() && !staged.travels {
+            true => (column, row + number),
+            false => (self.row_in_all(&from, row), column + number),
         };
         if self.lacks_scales(&from, staged, (rows, begin)) {
             let what = "the stage holds the scales of a part of the tile's rows or columns";
@@ -76,9 +75,9 @@ impl Simulator<'_> {
     fn lacks_scales(&self, from: &Box4, staged: StagedScale, (first, begin): (u32, u32)) -> bool {
         let geometry = self.case.geometry(from.plan);
         let plane = &self.case.pipeline.kernel.buffers[from.tensor.index()];
-        let by = staged.block.rows();
+        let by = staged.block.rows;
         let tile = (first * by + begin + staged.side).div_ceil(by);
-        if staged.block == ScaleBlock::Line && !staged.travels {
+        if staged.block.is_1d() && !staged.travels {
             return from.columns.1 < tile.min(geometry.size(plane.columns));
         }
         let all = geometry.size(plane.rows);
@@ -105,8 +104,9 @@ impl Simulator<'_> {
                 return Some("the scales of its blocks were not read");
             };
             let staged = tiling.scales()[scale];
-            let by = staged.block.rows();
-            if read.block != short.of.depth.0 / BLOCK {
+            let by = staged.block.rows;
+            let (first_of_k, end_of_k) = short.of.depth;
+            if first_of_k < end_of_k && read.block != first_of_k / staged.block.columns {
                 return Some("the scales that were read are of another block of K");
             }
             if first.is_some_and(|first| first / by != read.rows) {

@@ -82,7 +82,7 @@ fn scales_of_blocks_travel_with_their_rows() {
         for scales in [Scales::Blocks1d2d, Scales::Blocks2d1d, Scales::Blocks1d1d] {
             let [x, w] = scales.blocks().expect("of blocks");
             let of_squares =
-                [("x.scale", x), ("w.scale", w)].contains(&(scale, ScaleBlock::Square));
+                [("x.scale", x), ("w.scale", w)].contains(&(scale, ScaleBlock::F32_128X128));
             let (rows, n) = match (of_squares, scale) {
                 (true, "x.scale") => (vec![389, 128, 1], 24),
                 (true, _) => (vec![9], 392),
