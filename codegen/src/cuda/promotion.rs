@@ -30,6 +30,9 @@ impl Text<'_> {
         let pipeline = self.pipeline;
         let tiling = pipeline.tiling_of(self.tiling);
         let scales = 0..tiling.scales().len();
+        let several = promotion.depth > 1;
+        let scales_of_parts = (scales.clone())
+            .filter(move |scale| several && tiling.shares_of_scale(*scale) == 1);
         for scale in scales.filter(|scale| tiling.shares_of_scale(*scale) > 1) {
             let name = self.scale_names(scale).0;
             let n = self.n_of_share(promotion);
@@ -38,6 +41,43 @@ impl Text<'_> {
                 false => format!("float {name}[{n} / 4];  // of one share at a time"),
             });
         }
+        for scale in scales_of_parts {
+            let (name, of) = (self.scale_names(scale).0, self.registers_of_scale(scale));
+            self.line(format!("float {name}{of};  // of one part of K at a time"));
+        }
+    }
+
+    /// Dimensions of the registers of a scale that no shares divide.
+    fn registers_of_scale(&self, scale: usize) -> String {
+        let (tiling, n) = (self.tiling(), self.tile_n());
+        let staged = tiling.scales()[scale];
+        match (staged.block.is_1d(), tiling.is_on_m(staged.operand)) {
+            (true, true) => match self.blocks() {
+                Some(blocks) => format!("[{blocks}][2]"),
+                None => "[2]".into(),
+            },
+            (true, false) => format!("[{n} / 4]"),
+            (false, false) if staged.crosses() => format!("[{n} / {}]", staged.alike()),
+            (false, false) if staged.side > staged.block.rows => format!("[{n} / SCALE_BLOCK]"),
+            (false, _) => String::new(),
+        }
+    }
+
+    /// Declares the registers of a scale where they are read: those of several parts of K stand before the loop.
+    fn declare_scale(&mut self, scale: usize) {
+        if self.tiling().parts_of_k() == 1 {
+            let (name, of) = (self.scale_names(scale).0, self.registers_of_scale(scale));
+            self.line(format!("float {name}{of};"));
+        }
+    }
+
+    /// Reads the only scale of a step's blocks, or of a part of its K.
+    fn read_one(&mut self, name: &str, at: &str) {
+        let declared = match self.tiling().parts_of_k() {
+            1 => "const float ",
+            _ => "",
+        };
+        self.line(format!("{declared}{name} = scale_of_block({at});"));
     }
 
     /// Elements of a piece on the instruction's N side.
@@ -150,7 +190,12 @@ impl Text<'_> {
         let part = self.tiling().operands().len() + scale;
         let mut from = self.shared(ring, part, &Expr::Const(0), false);
         if *number != Expr::Const(0) {
-            from.push_str(&format!(" + {} * SCALE_STRIDE", self.factor(number)));
+            let StagedScale { block, side, .. } = self.tiling().scales()[scale];
+            let line = match block.is_1d() {
+                true => format!("{side} * "),
+                false => String::new(),
+            };
+            from.push_str(&format!(" + {} * {line}SCALE_STRIDE", self.factor(number)));
         }
         let (name, _) = self.scale_names(scale);
         let tiling = self.tiling();
@@ -166,7 +211,7 @@ impl Text<'_> {
         let blocks = self.blocks();
         match (block.is_1d(), tiling.is_on_m(operand)) {
             (true, true) if blocks.is_none() => {
-                self.line(format!("float {name}[2];"));
+                self.declare_scale(scale);
                 self.line(format!("scales_on_m({name}, {from}, {first}, lane);"));
             }
             (true, true) if tiling.shares_of_scale(scale) > 1 => {
@@ -179,7 +224,7 @@ impl Text<'_> {
             }
             (true, true) => {
                 let blocks = blocks.unwrap_or_default();
-                self.line(format!("float {name}[{blocks}][2];"));
+                self.declare_scale(scale);
                 self.line("#pragma unroll");
                 self.line(format!("for (u32 block = 0; block < {blocks}; ++block) scales_on_m({name}[block], {from}, {first} + block * 64, lane);"));
             }
@@ -189,28 +234,28 @@ impl Text<'_> {
                 self.line(format!("scales_on_n<{n}>({name}, {from}, lane);"));
             }
             (true, false) => {
-                self.line(format!("float {name}[{n} / 4];"));
+                self.declare_scale(scale);
                 self.line(format!("scales_on_n<{n}>({name}, {from}, lane);"));
             }
             // A warpgroup's blocks lie within one block.
             (false, true) if side > block.rows => {
                 let at = format!("{from} + {first} / SCALE_BLOCK * SCALE_LINE_STRIDE");
-                self.line(format!("const float {name} = scale_of_block({at});"));
+                self.read_one(&name, &at);
             }
             (false, false) if staged.crosses() => {
                 let (each, begin) = (staged.alike(), self.expr(begin));
-                self.line(format!("float {name}[{n} / {each}];"));
+                self.declare_scale(scale);
                 self.line(format!(
                     "scales_across<{each}, SCALE_BLOCK>({name}, {from}, {begin});"
                 ));
             }
             (false, false) if side > block.rows => {
-                self.line(format!("float {name}[{n} / SCALE_BLOCK];"));
+                self.declare_scale(scale);
                 self.line("#pragma unroll");
                 self.line(format!("for (u32 i = 0; i < {n} / SCALE_BLOCK; ++i) {name}[i] = scale_of_block({from} + i * SCALE_LINE_STRIDE);"));
             }
             (false, _) => {
-                self.line(format!("const float {name} = scale_of_block({from});"));
+                self.read_one(&name, &from);
             }
         }
     }

@@ -2,6 +2,7 @@
 //! that it needs.
 
 use super::{Side, Slots, TensorId};
+use crate::dtype::Dtype;
 use crate::encoding::{Along, ScaleBlock, Scaling, rule::Rule};
 
 /// Use of a tensor.
@@ -447,6 +448,11 @@ impl Numbers {
             (Numbers::Scale(Scaling::Given(Along::Rows | Along::Columns)), Side::Columns)
             | (Numbers::Scale(Scaling::Given(Along::All)) | Numbers::Amax, _) => None,
         }
+    }
+
+    /// Element type in memory.
+    pub(crate) fn element(self) -> Dtype {
+        self.blocks().map_or(Dtype::F32, |block| block.element)
     }
 
     const fn blocks(self) -> Option<ScaleBlock> {

@@ -203,6 +203,11 @@ impl Tiling {
         }
     }
 
+    /// Parts of a step's K, each of which is summed and promoted, one after another.
+    pub fn parts_of_k(&self) -> u32 {
+        self.0.promotion.map_or(1, |promotion| promotion.depth)
+    }
+
     /// Numbers of a scale by which a share of a piece is multiplied.
     pub fn share_of_scale(&self, scale: usize, piece: Piece, share: u32) -> u32 {
         match (self.shares_of_scale(scale), self.0.promotion) {

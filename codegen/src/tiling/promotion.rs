@@ -196,6 +196,11 @@ impl Promotion {
         })
     }
 
+    /// The pieces of a step that have registers of their own for promoted sums: those of one part of K.
+    pub fn sums(&self) -> impl Iterator<Item = Piece> + use<> {
+        self.pieces().filter(|piece| piece.depth == 0)
+    }
+
     /// Number of pieces.
     pub const fn count(&self) -> u32 {
         self.depth * (self.blocks / self.together) * self.parts

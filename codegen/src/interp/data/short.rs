@@ -25,11 +25,7 @@ pub(super) struct Factors {
 
 impl Factors {
     pub(super) fn of(rows: &ArrayView2<'_, f32>, dtype: Dtype) -> Factors {
-        let least = match dtype {
-            Dtype::E4M3 => 1.0 / 64.0,
-            Dtype::E5M2 => 1.0 / 16384.0,
-            Dtype::Bf16 | Dtype::F16 | Dtype::F32 => f32::MIN_POSITIVE,
-        };
+        let least = dtype.least_normal();
         let steps = rows.ncols().div_ceil(STEP);
         let mut factors = Factors {
             numbers: vec![[0.0; STEP]; rows.nrows() * steps],

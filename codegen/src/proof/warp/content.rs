@@ -215,7 +215,7 @@ impl Simulator<'_> {
 
     /// Columns that a piece has of those of a step's operands.
     fn part_of_k(&self, tiling: &Tiling, piece: Piece, columns: (u32, u32)) -> (u32, u32) {
-        let parts = tiling.promotion().map_or(1, |promotion| promotion.depth);
+        let parts = tiling.parts_of_k();
         let each = self.case.pipeline.tile().k / parts;
         let at = |part: u32| (columns.0 + part * each).min(columns.1);
         match parts {

@@ -18,7 +18,7 @@ impl Simulator<'_> {
         fragment.blocks.clear();
         let shares = || {
             let promotion = tiling.promotion().into_iter();
-            let pieces = promotion.flat_map(|it| it.pieces().map(move |piece| (it, piece)));
+            let pieces = promotion.flat_map(|it| it.sums().map(move |piece| (it, piece)));
             pieces.flat_map(|(it, piece)| it.shares_of(piece).map(move |share| (piece, share)))
         };
         for product in 0..tiling.products().len() {
@@ -147,8 +147,9 @@ impl Simulator<'_> {
         let fragment = &mut self.agents[index].fragment;
         let of = short.of.clone();
         fragment.short = (!short.left.is_empty()).then_some(short);
+        let of_sum = Piece { depth: 0, ..piece };
         let known =
-            (fragment.promoted.iter_mut()).find(|it| (it.0, it.1) == (product, (piece, share)));
+            (fragment.promoted.iter_mut()).find(|it| (it.0, it.1) == (product, (of_sum, share)));
         let Some((.., sum)) = known else {
             let what = "the promoted sums were not set to zero";
             return Err(Box::new(trace::wrong(self, index, what)));
