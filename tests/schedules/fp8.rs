@@ -104,7 +104,13 @@ fn refused(
     let squares = scales
         .and_then(Scales::blocks)
         .unwrap_or([ScaleBlock::F32_1X128; 2]);
-    let [m, n] = squares.map(|block| if block == ScaleBlock::F32_128X128 { 144 } else { 32 });
+    let [m, n] = squares.map(|block| {
+        if block == ScaleBlock::F32_128X128 {
+            144
+        } else {
+            32
+        }
+    });
     let shape = Shape::new(m - 1, n, 144);
     let mut variant = with(variant(program, (world, scales), (4, 8).into())).arch(Arch::Cpu);
     if program

@@ -31,8 +31,8 @@ impl Text<'_> {
         let tiling = pipeline.tiling_of(self.tiling);
         let scales = 0..tiling.scales().len();
         let several = promotion.depth > 1;
-        let scales_of_parts = (scales.clone())
-            .filter(move |scale| several && tiling.shares_of_scale(*scale) == 1);
+        let scales_of_parts =
+            (scales.clone()).filter(move |scale| several && tiling.shares_of_scale(*scale) == 1);
         for scale in scales.filter(|scale| tiling.shares_of_scale(*scale) > 1) {
             let name = self.scale_names(scale).0;
             let n = self.n_of_share(promotion);
@@ -155,7 +155,9 @@ impl Text<'_> {
         let scale = tiling.scale_of(operand)?;
         let (name, _) = self.scale_names(scale);
         let staged = tiling.scales()[scale];
-        let StagedScale { block: of, side, .. } = staged;
+        let StagedScale {
+            block: of, side, ..
+        } = staged;
         Some(match (of.is_1d(), tiling.is_on_m(operand)) {
             (true, true) if tiling.shares_of_scale(scale) > 1 => {
                 format!("{name}[vector_index_transposed(i)]")

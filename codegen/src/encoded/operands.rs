@@ -65,20 +65,23 @@ pub(super) fn ask(
 /// Refuses blocks that no operand may have, and two operands whose blocks divide K in two ways.
 fn are_blocks(program: &Program, variant: &Variant) -> Result<(), Diagnostic> {
     let blocks: Vec<ScaleBlock> = variant.encodings.operand_blocks().collect();
+    if let [a, b] = blocks[..]
+        && a.columns != b.columns
+    {
+        let message = format!("scales of {a} and of {b} for the operands of a product");
+        return Err(Diagnostic::new(Rule::Shape, program.at, message).hint(
+            "blocks that have as many columns: a sum over K is promoted with both scales at once",
+        ));
+    }
     let all = ScaleBlock::ALL.map(|block| block.to_string()).join(", ");
-    if let Some(block) = (blocks.iter()).find(|block| !ScaleBlock::ALL.contains(block)) {
+    let mut others = blocks
+        .iter()
+        .filter(|block| !ScaleBlock::ALL.contains(block));
+    others.next().map_or(Ok(()), |block| {
         let message = format!("scales of {block} for the operands of {}", program.name);
-        return Err(Diagnostic::new(Rule::Shape, program.at, message)
-            .hint(format!("scales of one of these blocks: {all}")));
-    }
-    match blocks[..] {
-        [a, b] if a.columns != b.columns => {
-            let message = format!("scales of {a} and of {b} for the operands of a product");
-            Err(Diagnostic::new(Rule::Shape, program.at, message)
-                .hint("blocks that have as many columns: a sum over K is promoted with both scales at once"))
-        }
-        _ => Ok(()),
-    }
+        Err(Diagnostic::new(Rule::Shape, program.at, message)
+            .hint(format!("scales of one of these blocks: {all}")))
+    })
 }
 
 /// Whether an operand is a hidden layer with a scale of its own.

@@ -84,7 +84,10 @@ impl Summing {
             })
         };
         Summing {
-            promoted: kernel.variant.promotion_interval().filter(|_| fp8 == [true; 2]),
+            promoted: kernel
+                .variant
+                .promotion_interval()
+                .filter(|_| fp8 == [true; 2]),
             scales: operands.map(scale),
         }
     }

@@ -120,8 +120,7 @@ impl Emulator<'_> {
                 if self.data.wanted() {
                     let block = setup.kernel.made_block(from.tensor);
                     let scales = scales.as_ref().zip(block);
-                    self.data
-                        .reduce(&mut acc.tile, &from, scales, setup.world);
+                    self.data.reduce(&mut acc.tile, &from, scales, setup.world);
                 }
             }
             StepKind::OwnTerm { acc, value, of } => {

@@ -6,8 +6,8 @@ use crate::diag::{Diagnostic, Rule};
 use crate::encoded::elements;
 use crate::kernel::{Buffer, CountedBlocks, Dim, DimId, Partition};
 use crate::program::{
-    Block, CounterDim, Loc, Place, Program, Side, Slots, Stmt, StmtKind, Tensor,
-    TensorId, Usage, Var,
+    Block, CounterDim, Loc, Place, Program, Side, Slots, Stmt, StmtKind, Tensor, TensorId, Usage,
+    Var,
 };
 use crate::variant::Variant;
 use std::collections::HashMap;

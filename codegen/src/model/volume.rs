@@ -238,7 +238,8 @@ impl Volume {
             let partial = kernel.partial_sums().filter(|_| added);
             let sent = partial.map(|rule| {
                 let block = rule.block();
-                let scales = columns.div_ceil(block.columns.into()) * u64::from(block.element.bytes());
+                let scales =
+                    columns.div_ceil(block.columns.into()) * u64::from(block.element.bytes());
                 columns * u64::from(rule.to.dtype().bytes()) + scales
             });
             for rank in 0..self.world {

@@ -65,7 +65,10 @@ impl Walk<'_, '_> {
     /// Bytes of that box.
     pub(super) fn bytes_of_blocks(&self, scale: TensorId) -> Expr {
         let bytes = self.b.kernel.buffers[scale.index()].dtype.bytes();
-        let blocks = times(Expr::symbol(Symbol::Batch, BATCH), self.blocks_per_box(scale));
+        let blocks = times(
+            Expr::symbol(Symbol::Batch, BATCH),
+            self.blocks_per_box(scale),
+        );
         Expr::from(self.rows_of_blocks(scale)) * blocks * bytes
     }
 

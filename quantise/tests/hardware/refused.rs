@@ -3,8 +3,8 @@
 use crate::{emulated, fine};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_quantise::{
-    BlocksLast, Delayed, Fp8, Granularity, Quantise, Quantiser, Recipe, Rule, Scaling, SquareByRow,
-    ScaleBlock, SquarePadded,
+    BlocksLast, Delayed, Fp8, Granularity, Quantise, Quantiser, Recipe, Rule, ScaleBlock, Scaling,
+    SquareByRow, SquarePadded,
 };
 use counterflow_runtime::{Communicator, Error, Pending};
 use float8::{F8E4M3, F8E5M2};

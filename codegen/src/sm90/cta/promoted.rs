@@ -91,10 +91,7 @@ pub(super) fn promoted_elements(asked: &Asked<'_>) -> Vec<Diagnostic> {
 /// two, unless they come from another rank: then the second one's scale may not be there.
 pub(super) fn whole_squares(asked: &Asked<'_>) -> Vec<Diagnostic> {
     let kernel = asked.kernel;
-    let squares = asked
-        .scales()
-        .into_iter()
-        .filter(|it| !it.block.is_1d());
+    let squares = asked.scales().into_iter().filter(|it| !it.block.is_1d());
     let mut found = Vec::new();
     for scale in squares {
         let (name, block) = (&kernel.buffers[scale.tensor.index()].name, scale.block.rows);

@@ -77,7 +77,9 @@ pub(super) fn results(kernel: &Kernel) -> Results {
         }
     }
     // Lines of a subtile are of 16-bit elements, unless they are to be whole blocks of bytes.
-    results.widest = results.widest.max(if results.made.is_some() { 1 } else { 2 });
+    results.widest = results
+        .widest
+        .max(if results.made.is_some() { 1 } else { 2 });
     results
 }
 

@@ -94,7 +94,9 @@ impl Flattener<'_> {
         rows: (u32, u32),
         columns: (u32, u32),
     ) -> Box4 {
-        let blocks = self.case.pipeline.kernel.buffers[tensor.index()].usage.blocks();
+        let blocks = self.case.pipeline.kernel.buffers[tensor.index()]
+            .usage
+            .blocks();
         let block = blocks.map_or(1, |block| block.columns);
         let first = columns.0 / block;
         let columns = match columns.0 < columns.1 {
