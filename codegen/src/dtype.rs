@@ -115,21 +115,6 @@ impl Dtype {
         }
     }
 
-    /// Smallest positive number with all bits of precision.
-    ///
-    /// ```
-    /// use counterflow_codegen::dtype::Dtype;
-    ///
-    /// assert_eq!((Dtype::E4M3.least_normal(), Dtype::F32.least_normal()), (1.0 / 64.0, f32::MIN_POSITIVE));
-    /// ```
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "a power of two that f32 has"
-    )]
-    pub fn least_normal(self) -> f32 {
-        (self.half_subnormal() / self.unit_roundoff()) as f32
-    }
-
     /// Writes an element as memory holds it, rounded as [`Dtype::round`] does.
     ///
     /// # Panics

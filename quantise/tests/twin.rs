@@ -45,8 +45,9 @@ fn scale_at(q: &twin::Quantised, row: usize, column: usize) -> f32 {
     let at = match q.pieces {
         Granularity::PerTensor => 0,
         Granularity::PerRow => row,
-        Granularity::BLOCK_1X128 => row * across + column / 128,
-        Granularity::BLOCK_128X128 => row / 128 * across + column / 128,
+        Granularity::Block(block) => {
+            row / block.rows as usize * across + column / block.columns as usize
+        }
     };
     q.scales[at]
 }

@@ -32,7 +32,7 @@ pub enum Scaling {
     /// Given by the caller: an operand of products is multiplied by it, an output before it is rounded; a hidden layer is so stored, and
     /// products of it are divided by it.
     Given(Along),
-    /// Stores compute it by that rule, for each block ([`Rule::block`]) of an output or of partial sums.
+    /// Stores compute it by that rule, for each block of an output or of partial sums ([`Scaling::blocks`]).
     Computed(Rule),
 }
 

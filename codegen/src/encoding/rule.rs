@@ -251,7 +251,7 @@ impl Rule {
     }
 
     /// Blocks whose scales stores compute by it, and [`Rule::scale_lines`].
-    pub const fn block(&self) -> ScaleBlock {
+    pub(crate) const fn block(&self) -> ScaleBlock {
         ScaleBlock::F32_1X128
     }
 

@@ -36,7 +36,8 @@ impl Geometry {
 fn adjacent(buffer: &Buffer, chunk: u32, columns: u32) -> u32 {
     match (buffer.mn_major, buffer.usage.blocks()) {
         (true, block) if buffer.is_scratch() => {
-            chunk.next_multiple_of(block.map_or(1, ScaleBlock::line))
+            // Operands in scratch are padded as scales of f32 are.
+            chunk.next_multiple_of(block.unwrap_or(ScaleBlock::F32_1X128).line())
         }
         (true, _) => chunk,
         (false, Some(block)) => columns.next_multiple_of(block.line()),
