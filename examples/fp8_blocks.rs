@@ -52,12 +52,12 @@ fn run(rank: &Communicator) -> Result<f32, Error> {
 
     let rows = op.chunk("x", rank.rank(), m)?;
     let (own, mine) = (
-        quantised(rows.clone(), Granularity::Block1x128),
+        quantised(rows.clone(), Granularity::BLOCK_1X128),
         x.rows(rows)?,
     );
     mine.codes().write(&codes(&own))?;
     mine.scales().write(own.plane::<RowsLast>().values())?;
-    let weights = quantised(0..n, Granularity::Block128x128);
+    let weights = quantised(0..n, Granularity::BLOCK_128X128);
     w.codes().write(&codes(&weights))?;
     w.scales().write(weights.plane::<SquarePadded>().values())?;
 

@@ -15,7 +15,6 @@
 
 use crate::checked::Checked;
 use crate::diag::{Diagnostic, Rule};
-use crate::encoding::BLOCK;
 use crate::kernel::{Block, Kernel, Op, OpKind, Region, visit, visit_ops};
 use crate::program::{Home, Loc, Pick, StoreMode, TensorId};
 use crate::rank::RankExpr;
@@ -55,8 +54,8 @@ struct Summing {
     subtile: Option<(u32, u32)>,
     /// True if the columns' operand is on the instruction's M side.
     swapped: bool,
-    /// True if sums of [`BLOCK`] are added in f32.
-    promoted: bool,
+    /// Elements of K whose sum is added in f32 at once, if sums are promoted.
+    promoted: Option<u32>,
 }
 
 impl BitsClass {
@@ -126,8 +125,8 @@ impl fmt::Display for BitsClass {
             if let Some((subtile, tile)) = way.subtile {
                 text += &format!(" by {subtile} of {tile} columns");
             }
-            if way.promoted {
-                text += &format!(", promoted every {BLOCK}");
+            if let Some(interval) = way.promoted {
+                text += &format!(", promoted every {interval}");
             }
             text + if way.swapped {
                 ", operands swapped"
@@ -159,7 +158,7 @@ fn products(kernel: &Kernel, cta: Option<&Cta>) -> BTreeMap<[String; 2], BTreeSe
                 split: gemm.split,
                 subtile: several.map(|it| (it.subtile().columns, it.tile().columns)),
                 swapped,
-                promoted: kernel.variant.promotes(),
+                promoted: kernel.variant.promotion_interval(),
             };
             visit_ops(body, &mut |op| {
                 if let OpKind::Dot { a, b, .. } = &op.kind {

@@ -100,8 +100,17 @@ pub struct Dim {
     pub chunked: bool,
     /// True for the single row of a vector, and for a side of one number.
     pub unit: bool,
-    /// The name of the size whose blocks of 128 it counts, if it is no size of its own.
-    pub blocks: Option<String>,
+    /// The blocks that it counts, if it is no size of its own.
+    pub blocks: Option<CountedBlocks>,
+}
+
+/// Blocks of a size, as another size counts them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CountedBlocks {
+    /// Name of the size that is divided into blocks.
+    pub of: String,
+    /// Elements of a block; the last one may have fewer.
+    pub width: u32,
 }
 
 impl Dim {

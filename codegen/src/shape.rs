@@ -8,7 +8,6 @@ mod shards;
 mod sizes;
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
-use crate::encoding::BLOCK;
 use crate::kernel::{Buffer, DimId, Kernel, Partition};
 use crate::program::{CounterDim, CounterId, PartitionId, Side};
 use std::ops::Range;
@@ -499,12 +498,12 @@ impl Geometry {
     /// This geometry with at most `size` of a dimension that is not divided into chunks, and as many blocks as that has.
     pub(crate) fn resized(&self, kernel: &Kernel, dim: DimId, size: u32) -> Geometry {
         let mut geometry = self.clone();
-        let name = Some(&kernel.dims[usize::from(dim.0)].name);
+        let name = &kernel.dims[usize::from(dim.0)].name;
         for (at, own) in geometry.dims.iter_mut().enumerate() {
-            let size = match at == usize::from(dim.0) {
-                true => size,
-                false if kernel.dims[at].blocks.as_ref() == name => size.div_ceil(BLOCK),
-                false => continue,
+            let size = match &kernel.dims[at].blocks {
+                _ if at == usize::from(dim.0) => size,
+                Some(blocks) if blocks.of == *name => size.div_ceil(blocks.width),
+                Some(_) | None => continue,
             };
             (own.size, own.chunk, own.most) =
                 (size.min(own.size), size.min(own.chunk), size.min(own.most));

@@ -3,7 +3,7 @@
 use crate::dtype::Dtype;
 use crate::encoding::rule::Rule;
 use crate::encoding::{Along, Scaling};
-pub use crate::encoding::{Asked, BLOCK, Encodings, Scales, Tensors};
+pub use crate::encoding::{Asked, Encodings, PROMOTION_INTERVAL, Scales, Tensors};
 use crate::program::Setting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -33,8 +33,8 @@ pub struct Variant {
     pub world: u32,
     /// The encodings of tensors, where they are not what the schedule says.
     pub encodings: Encodings,
-    /// True if sums of FP8 products are promoted: every [`BLOCK`] of K, what the tensor cores summed is added in f32 to sums of
-    /// the threads' own. Tensor cores alone keep 13 fraction bits of a sum.
+    /// True if sums of FP8 products are promoted: every [`PROMOTION_INTERVAL`] of K, what the tensor cores summed is added
+    /// in f32 to sums of the threads' own. Tensor cores alone keep 13 fraction bits of a sum.
     pub promote: bool,
     /// The layout of dots' operands.
     pub layout: Layout,
@@ -330,7 +330,15 @@ impl Variant {
 
     /// True if sums of FP8 products are promoted to f32: if asked for, and always with scales of blocks of K.
     pub fn promotes(&self) -> bool {
-        self.promote || (self.operand_scales()).is_some_and(|scales| scales.blocks().is_some())
+        self.promotion_interval().is_some()
+    }
+
+    /// Elements of K whose sum is promoted at once, if sums are promoted: the columns of a scale's block, or else
+    /// [`PROMOTION_INTERVAL`].
+    pub(crate) fn promotion_interval(&self) -> Option<u32> {
+        let columns = self.encodings.operand_blocks().map(|block| block.columns);
+        let asked = self.promote.then_some(PROMOTION_INTERVAL);
+        columns.min().or(asked)
     }
 
     /// With an input that nobody writes while launches of the kernel, or those before them on the stream, are under way: weights.

@@ -72,7 +72,7 @@ fn the_side_kernels_compile_and_keep_what_they_have_in_registers() {
     let layer = Norm::new(Normalization::LayerNorm);
     let rule = Rule::transformer_engine(Fp8::E4M3);
     let recipe = |scaling| Recipe::new(rule, scaling, Dtype::Bf16);
-    let blocks = Scaling::Current(Granularity::Block1x128);
+    let blocks = Scaling::Current(Granularity::BLOCK_1X128);
     let texts = [
         ("layer norm", side::norm_text(&layer), 4),
         (

@@ -102,7 +102,7 @@ impl<'a> Quantise<'a> {
     /// # use counterflow_runtime::Communicator;
     /// # use {float8::F8E4M3, half::bf16};
     /// # let rank = &Communicator::emulated(1)?[0];
-    /// # let recipe = Recipe::new(Rule::deep_gemm(), Scaling::Current(Granularity::Block1x128), Dtype::Bf16);
+    /// # let recipe = Recipe::new(Rule::deep_gemm(), Scaling::Current(Granularity::BLOCK_1X128), Dtype::Bf16);
     /// # let quantiser = Quantiser::build(rank, recipe, [3, 256])?;
     /// # let (x, mut codes) = (rank.zeros::<bf16>([3, 256])?, rank.zeros::<F8E4M3>([3, 256])?);
     /// let mut chunk = rank.zeros::<f32>([2, 8])?; // of 8 rows
@@ -329,8 +329,10 @@ fn of(dtype: Dtype, elements: usize) -> Part {
 
 fn default_order(scaling: Scaling) -> Option<Order> {
     match scaling {
-        Scaling::Current(Granularity::Block1x128) => Some(Order::of::<RowsLast>()),
-        Scaling::Current(Granularity::Block128x128) => Some(Order::of::<SquarePadded>()),
+        Scaling::Current(Granularity::Block(block)) if block.is_1d() => {
+            Some(Order::of::<RowsLast>())
+        }
+        Scaling::Current(Granularity::Block(_)) => Some(Order::of::<SquarePadded>()),
         Scaling::Current(Granularity::PerTensor | Granularity::PerRow) | Scaling::Delayed => None,
     }
 }

@@ -98,10 +98,11 @@ impl Job {
             return down * across.max(1);
         }
         match self.recipe.scaling {
-            Scaling::Current(Granularity::PerRow | Granularity::Block1x128) | Scaling::Delayed => {
+            Scaling::Current(Granularity::Block(block)) if !block.is_1d() => down * across,
+            Scaling::Current(Granularity::PerRow | Granularity::Block(_)) | Scaling::Delayed => {
                 down.max(1) * across.max(1)
             }
-            Scaling::Current(Granularity::PerTensor | Granularity::Block128x128) => down * across,
+            Scaling::Current(Granularity::PerTensor) => down * across,
         }
     }
 
@@ -176,7 +177,7 @@ impl Job {
         }
         match (self.recipe.scaling, self.order) {
             (
-                Scaling::Current(Granularity::Block1x128 | Granularity::Block128x128),
+                Scaling::Current(Granularity::BLOCK_1X128 | Granularity::BLOCK_128X128),
                 Some(order),
             ) => (order.words)(shape),
             (Scaling::Current(Granularity::PerRow), _) => of_rows,
@@ -226,8 +227,7 @@ pub(crate) fn fits(job: &Job, most: [usize; 2]) -> Result<(), Error> {
         });
     }
     let blocks = match job.recipe.scaling {
-        Scaling::Current(Granularity::Block1x128) => Some(1),
-        Scaling::Current(Granularity::Block128x128) => Some(128),
+        Scaling::Current(Granularity::Block(block)) => Some(block.rows as usize),
         Scaling::Current(Granularity::PerTensor | Granularity::PerRow) | Scaling::Delayed => None,
     };
     if job.order.map(|order| order.rows) != blocks {

@@ -24,7 +24,7 @@ pub const HEADERS: [(&str, &str); 5] = [
 /// ```
 /// use counterflow_quantise::{Granularity, Scaling};
 ///
-/// assert_eq!(Scaling::Current(Granularity::Block128x128).name(), "square");
+/// assert_eq!(Scaling::Current(Granularity::BLOCK_128X128).name(), "square");
 /// assert_eq!(Scaling::Delayed.name(), "delayed");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -42,8 +42,8 @@ impl Scaling {
             Scaling::Current(Granularity::PerTensor) => "whole",
             Scaling::Delayed => "delayed",
             Scaling::Current(Granularity::PerRow) => "rows",
-            Scaling::Current(Granularity::Block1x128) => "one_by_128",
-            Scaling::Current(Granularity::Block128x128) => "square",
+            Scaling::Current(Granularity::Block(block)) if block.is_1d() => "one_by_128",
+            Scaling::Current(Granularity::Block(_)) => "square",
         }
     }
 }
@@ -54,7 +54,7 @@ impl Scaling {
 /// use counterflow_codegen::dtype::Dtype;
 /// use counterflow_quantise::{Fp8, Granularity, Recipe, Rule, Scaling};
 ///
-/// let recipe = Recipe::new(Rule::deep_gemm(), Scaling::Current(Granularity::Block1x128), Dtype::Bf16);
+/// let recipe = Recipe::new(Rule::deep_gemm(), Scaling::Current(Granularity::BLOCK_1X128), Dtype::Bf16);
 /// assert!(!recipe.transposed && recipe.with_transposed().transposed);
 /// println!("{}", recipe.tiles()); // CUDA
 /// # assert_eq!(recipe.rule.to, Fp8::E4M3);

@@ -124,8 +124,7 @@ impl Kernels {
                     unsafe { on.launch(kernel, tiles as u32, &of)? };
                 }
             }
-            Scaling::Current(Granularity::Block1x128 | Granularity::Block128x128)
-            | Scaling::Delayed => {}
+            Scaling::Current(Granularity::Block(_)) | Scaling::Delayed => {}
         }
         let of = [
             on.x(),

@@ -12,7 +12,7 @@
 //!
 //! let x: Vec<f32> = (0..2 * 256).map(|at| at as f32 / 16.0).collect();
 //! let x = Matrix::new(&x, [2, 256], Dtype::Bf16);
-//! let quantised = twin::quantise(&x, &Rule::transformer_engine(Fp8::E4M3), Granularity::Block1x128);
+//! let quantised = twin::quantise(&x, &Rule::transformer_engine(Fp8::E4M3), Granularity::BLOCK_1X128);
 //! let plane: Plane<RowsLast> = quantised.plane();
 //! assert_eq!((quantised.codes.len(), plane.values().len()), (512, 2 * 4)); // two blocks of K, rows padded to 4
 //! ```
@@ -37,7 +37,7 @@ pub mod twin;
 
 pub use all_reduce_norm::{AllReduceNorm, AllReduceNormBuilder, AllReduceNormLaunch};
 pub use builder::Quantise;
-pub use counterflow_codegen::encoding::Granularity;
+pub use counterflow_codegen::encoding::{Granularity, ScaleBlock};
 pub use counterflow_codegen::rule::{Convention, Fp8, Rule, Scale};
 pub use history::{Delayed, History, Pick};
 pub use kernels::{HEADERS, RULE_HEADER, Recipe, SCALE_HEADER, Scaling};

@@ -5,7 +5,7 @@ use crate::job::sizes;
 use crate::kernels::{Recipe, Scaling};
 use crate::launch::{self, BEFORE_CTAS, Kernels, MOST_CTAS};
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::encoding::Granularity;
+use counterflow_codegen::encoding::{Granularity, ScaleBlock};
 use counterflow_codegen::rule::Scale;
 use counterflow_runtime::jit::Compiler;
 use counterflow_runtime::op::{Caller, Code, Part, QuantTensor};
@@ -24,7 +24,7 @@ use std::sync::Arc;
 ///
 /// let rank = &Communicator::emulated(1)?[0];
 /// let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
-/// let recipe = Recipe::new(rule, Scaling::Current(Granularity::Block1x128), Dtype::Bf16).with_transposed();
+/// let recipe = Recipe::new(rule, Scaling::Current(Granularity::BLOCK_1X128), Dtype::Bf16).with_transposed();
 /// let quantiser = Quantiser::build(rank, recipe, [8, 256])?;
 ///
 /// let x = rank.zeros::<bf16>([8, 256])?;
@@ -98,7 +98,7 @@ impl Quantiser<'static> {
     ///     quantiser: Quantiser<'static>,
     /// }
     /// # fn layer() -> Result<Layer, Error> {
-    /// # let recipe = Recipe::new(Rule::deep_gemm(), Scaling::Current(Granularity::Block1x128), Dtype::Bf16);
+    /// # let recipe = Recipe::new(Rule::deep_gemm(), Scaling::Current(Granularity::BLOCK_1X128), Dtype::Bf16);
     /// let rank = Arc::new(Communicator::emulated(1)?.remove(0));
     /// Ok(Layer { quantiser: Quantiser::shared(&rank, recipe, [8, 256])? })
     /// # }
@@ -121,7 +121,7 @@ impl<'r> Quantiser<'r> {
     /// Compiles and loads what a recipe needs for up to so many rows and columns.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a type that is FP8 already, an eps below 0, or several scales of which each would be in each row;
+    /// [`Error::Usage`] for a type that is FP8 already, an eps below 0, blocks that are not among [`ScaleBlock::ALL`], or several scales of which each would be in each row;
     /// [`Error::Toolkit`] without a compiler; what the driver refuses.
     pub fn build(
         rank: &'r Communicator,
@@ -136,6 +136,15 @@ impl<'r> Quantiser<'r> {
             return Err(Error::Usage {
                 what: format!("{recipe} with an eps of {}", recipe.rule.eps),
                 legal: "quantise bf16, f16 or f32, with a finite eps of 0 or more".into(),
+            });
+        }
+        if let Scaling::Current(Granularity::Block(block)) = recipe.scaling
+            && !ScaleBlock::ALL.contains(&block)
+        {
+            let all = ScaleBlock::ALL.map(|block| block.to_string());
+            return Err(Error::Usage {
+                what: format!("scales of {block}"),
+                legal: format!("a quantiser makes scales of {}", all.join(" or ")),
             });
         }
         let one = matches!(

@@ -83,7 +83,7 @@ impl Quantised {
         assert!(
             matches!(
                 self.pieces,
-                Granularity::Block1x128 | Granularity::Block128x128
+                Granularity::BLOCK_1X128 | Granularity::BLOCK_128X128
             ) && self.pieces.extent(self.shape) == blocks,
             "a plane of blocks of {blocks:?} for {:?}",
             self.pieces
@@ -153,7 +153,7 @@ pub fn quantise(of: &Matrix<'_>, rule: &Rule, pieces: Granularity) -> Quantised 
     let scale = |amax: &f32| -> Scale {
         match pieces {
             Granularity::PerTensor | Granularity::PerRow => rule.of_tensor(*amax),
-            Granularity::Block1x128 | Granularity::Block128x128 => rule.of_block(*amax, of.from),
+            Granularity::Block(_) => rule.of_block(*amax, of.from),
         }
     };
     let scales: Vec<Scale> = amaxes.iter().map(scale).collect();

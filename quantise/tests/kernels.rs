@@ -14,8 +14,8 @@ const SCALINGS: [Scaling; 5] = [
     Scaling::Current(Granularity::PerTensor),
     Scaling::Delayed,
     Scaling::Current(Granularity::PerRow),
-    Scaling::Current(Granularity::Block1x128),
-    Scaling::Current(Granularity::Block128x128),
+    Scaling::Current(Granularity::BLOCK_1X128),
+    Scaling::Current(Granularity::BLOCK_128X128),
 ];
 
 /// Each type, scaling and copy with each convention in turn.
@@ -96,8 +96,8 @@ fn every_all_reduce_with_a_norm_compiles_and_keeps_its_rows_in_registers() {
         None,
         recipe(theirs, Scaling::Delayed),
         recipe(deep, Scaling::Current(Granularity::PerRow)),
-        recipe(deep, Scaling::Current(Granularity::Block1x128)),
-        recipe(theirs, Scaling::Current(Granularity::Block1x128)),
+        recipe(deep, Scaling::Current(Granularity::BLOCK_1X128)),
+        recipe(theirs, Scaling::Current(Granularity::BLOCK_1X128)),
     ];
     let mut texts = Vec::new();
     for world in [1, 2, 3, 8] {

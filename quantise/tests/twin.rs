@@ -10,8 +10,8 @@ use proptest::prelude::*;
 const KINDS: [Granularity; 4] = [
     Granularity::PerTensor,
     Granularity::PerRow,
-    Granularity::Block1x128,
-    Granularity::Block128x128,
+    Granularity::BLOCK_1X128,
+    Granularity::BLOCK_128X128,
 ];
 
 fn rules() -> Vec<Rule> {
@@ -45,8 +45,9 @@ fn scale_at(q: &twin::Quantised, row: usize, column: usize) -> f32 {
     let at = match q.pieces {
         Granularity::PerTensor => 0,
         Granularity::PerRow => row,
-        Granularity::Block1x128 => row * across + column / 128,
-        Granularity::Block128x128 => row / 128 * across + column / 128,
+        Granularity::Block(block) => {
+            row / block.rows as usize * across + column / block.columns as usize
+        }
     };
     q.scales[at]
 }
@@ -87,7 +88,7 @@ proptest! {
         prop_assert_eq!(xt.transposed(), &values[..]);
         for rule in rules() {
             // Where the same elements share a scale, the codes are the same.
-            for pieces in [Granularity::PerTensor, Granularity::Block128x128] {
+            for pieces in [Granularity::PerTensor, Granularity::BLOCK_128X128] {
                 let (q, qt) = (twin::quantise(&x, &rule, pieces), twin::quantise(&xt, &rule, pieces));
                 for at in 0..values.len() {
                     let (row, column) = (at / shape[1], at % shape[1]);

@@ -103,8 +103,14 @@ fn refused(
     // Where ranks divide what has scales of 128×128, one has a whole block, one a part, and one nothing.
     let squares = scales
         .and_then(Scales::blocks)
-        .unwrap_or([ScaleBlock::Line; 2]);
-    let [m, n] = squares.map(|block| if block == ScaleBlock::Square { 144 } else { 32 });
+        .unwrap_or([ScaleBlock::F32_1X128; 2]);
+    let [m, n] = squares.map(|block| {
+        if block == ScaleBlock::F32_128X128 {
+            144
+        } else {
+            32
+        }
+    });
     let shape = Shape::new(m - 1, n, 144);
     let mut variant = with(variant(program, (world, scales), (4, 8).into())).arch(Arch::Cpu);
     if program
@@ -112,7 +118,7 @@ fn refused(
         .iter()
         .any(|tunable| tunable.name == "pieces")
     {
-        let rows = if squares.contains(&ScaleBlock::Square) {
+        let rows = if squares.contains(&ScaleBlock::F32_128X128) {
             128
         } else {
             3

@@ -2,7 +2,6 @@
 
 use super::Text;
 use super::value::results;
-use crate::encoding::BLOCK;
 use crate::program::Side;
 use crate::warp::{Along, Elements, Expr, Field, FragmentOp, ReadInto, Slot, Spelling};
 
@@ -44,10 +43,11 @@ impl Text<'_> {
                 let part = self.factor(part);
                 let at = format!(" + {part} * {} / 2", self.subtile_n());
                 let mut verb = "subtile_add";
-                if *scaled {
+                if let Some(rule) = self.pipeline.kernel.rule().filter(|_| *scaled) {
+                    let columns = rule.block().columns;
                     let block = self.blocks().map_or("", |_| "[block]");
                     verb = "subtile_add_scaled";
-                    shared = format!("scales{block}[{part} * SUBTILE_N / {BLOCK}], {shared}");
+                    shared = format!("scales{block}[{part} * SUBTILE_N / {columns}], {shared}");
                 }
                 self.subtile(verb, element, ("acc", &at), &shared);
             }

@@ -3,7 +3,6 @@
 use super::Text;
 use super::value::{literal, results};
 use crate::dtype::Dtype;
-use crate::encoding::BLOCK;
 use crate::encoding::rule::Convention;
 use crate::program::TensorId;
 use crate::warp::{Elements, Expr, Field, ScalesTo, Spelling};
@@ -67,10 +66,11 @@ impl Text<'_> {
         let (array, mut at) = self.elements(elements, part);
         let [column, end] = columns.each_ref().map(|at| self.expr(at));
         let (mut subtile, of_blocks) = (self.subtile_n().to_string(), self.of_blocks());
-        if self.tiling().subtile().columns < BLOCK {
+        let block = rule.block().columns;
+        if self.tiling().subtile().columns < block {
             // The block's first accumulator.
-            at = format!("{at} / {} * {}", BLOCK / 2, BLOCK / 2);
-            subtile = BLOCK.to_string();
+            at = format!("{at} / {} * {}", block / 2, block / 2);
+            subtile = block.to_string();
         }
         self.line(format!(
             "float {name}_multipliers{of_blocks}[2], {name}_scales{of_blocks}[2];"
@@ -143,7 +143,7 @@ impl Text<'_> {
         let step = self.field(Field::Line(tensor));
         let [row, end] = rows.each_ref().map(|at| self.expr(at));
         let [column, columns] = columns.each_ref().map(|at| self.expr(at));
-        let blocks = format!("{} / {BLOCK}", self.tile_n());
+        let blocks = format!("{} / {}", self.tile_n(), self.columns_of_blocks(tensor));
         let (of_blocks, first) = (self.of_blocks(), self.first_on_m());
         self.line(format!("float scales{of_blocks}[{blocks}][2];"));
         self.each_block(|below, block| {
@@ -151,6 +151,12 @@ impl Text<'_> {
                 "scales_read<{blocks}>(scales{block}, {first_line}, {step}, {column}, {columns}, {row} + {first}{below}, {end}, lane);"
             )
         });
+    }
+
+    /// Columns of the blocks that a plane has the scales of; 1 where it has others.
+    fn columns_of_blocks(&self, plane: TensorId) -> u32 {
+        let blocks = self.pipeline.kernel.buffers[plane.index()].usage.blocks();
+        blocks.map_or(1, |block| block.columns)
     }
 
     /// Offset of the numbers of a block's columns in a slot of a plane.
@@ -162,9 +168,10 @@ impl Text<'_> {
     ) -> String {
         let blocks = self.pipeline.kernel.buffers[tensor.index()].columns;
         let blocks = self.field(Field::Size(blocks));
+        let each = self.columns_of_blocks(tensor);
         let line = self.field(Field::Line(tensor));
         let (slot, column) = (self.factor(slot), self.factor(column));
-        format!("{plane} + (static_cast<u64>({slot}) * {blocks} + {column} / {BLOCK}) * {line}")
+        format!("{plane} + (static_cast<u64>({slot}) * {blocks} + {column} / {each}) * {line}")
     }
 
     /// A line for each block of 64 rows that a warpgroup has: how far below its first it is, and its index.

@@ -49,6 +49,20 @@ impl Text<'_> {
         }
     }
 
+    /// Instructions of a step, or of a piece's part of its K: the number of one, and the loop over them.
+    fn steps_of_k(&self, piece: Option<Piece>, depth: u32) -> (String, String) {
+        let parts = self.tiling().promotion().map_or(1, |it| it.depth);
+        let each = match parts {
+            1 => format!("TILE_K / {depth}"),
+            parts => format!("TILE_K / {parts} / {depth}"),
+        };
+        let number = match piece.map_or(0, |piece| piece.depth) {
+            0 => "k".into(),
+            part => format!("({part} * ({each}) + k)"),
+        };
+        (number, format!("for (u32 k = 0; k < {each}; ++k)"))
+    }
+
     /// Multiplies a step, or a piece of it.
     pub(super) fn mma(
         &mut self,
@@ -92,13 +106,15 @@ impl Text<'_> {
                 "WGMMA_K_STEP"
             }
         });
-        if piece.is_none_or(|piece| (piece.block, piece.part) == (0, 0)) {
+        if piece.is_none_or(|piece| (piece.block, piece.part, piece.depth) == (0, 0, 0)) {
             self.line(format!("const u64 {new};"));
         }
         self.line("#pragma unroll");
+        let depth = instruction_k(self.pipeline.dtype());
+        let (first, each) = self.steps_of_k(piece, depth);
         let (x, w) = (
-            format!("{x}s + k * {x_step}"),
-            format!("{w}s + k * {w_step}"),
+            format!("{x}s + {first} * {x_step}"),
+            format!("{w}s + {first} * {w_step}"),
         );
         // What is on the instruction's M side comes first, and by blocks.
         let types_of = [multiplies[multiply].on_m, multiplies[multiply].on_n[0]];
@@ -114,7 +130,6 @@ impl Text<'_> {
             (true, false) => ", MN_MAJOR, K_MAJOR",
             (true, true) => ", MN_MAJOR, MN_MAJOR",
         };
-        let depth = instruction_k(self.pipeline.dtype());
         let types = match self.pipeline.dtype().is_fp8() {
             true => types_of
                 .map(|part| format!("{}()", tiling_operands[part].element))
@@ -131,7 +146,6 @@ impl Text<'_> {
                 "wgmma_m64k{depth}<{n}{has}>({acc}, {a}{block}, {b}{part}, {accumulate}, {types});"
             )
         };
-        let each = format!("for (u32 k = 0; k < TILE_K / {depth}; ++k)");
         let one_by_one = self.tiling().promotion().filter(|it| it.together == 1);
         let acc = match piece {
             Some(_) => SHORT.into(),

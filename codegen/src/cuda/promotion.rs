@@ -1,9 +1,7 @@
 //! The text of promoted sums.
 
 use super::Text;
-use crate::program::ScaleBlock;
 use crate::tiling::{Piece, Promotion, StagedScale};
-use crate::variant::BLOCK;
 use crate::warp::{Expr, RingId};
 
 /// The registers for what tensor cores sum of a piece of a step.
@@ -32,6 +30,9 @@ impl Text<'_> {
         let pipeline = self.pipeline;
         let tiling = pipeline.tiling_of(self.tiling);
         let scales = 0..tiling.scales().len();
+        let several = promotion.depth > 1;
+        let scales_of_parts =
+            (scales.clone()).filter(move |scale| several && tiling.shares_of_scale(*scale) == 1);
         for scale in scales.filter(|scale| tiling.shares_of_scale(*scale) > 1) {
             let name = self.scale_names(scale).0;
             let n = self.n_of_share(promotion);
@@ -40,6 +41,43 @@ impl Text<'_> {
                 false => format!("float {name}[{n} / 4];  // of one share at a time"),
             });
         }
+        for scale in scales_of_parts {
+            let (name, of) = (self.scale_names(scale).0, self.registers_of_scale(scale));
+            self.line(format!("float {name}{of};  // of one part of K at a time"));
+        }
+    }
+
+    /// Dimensions of the registers of a scale that no shares divide.
+    fn registers_of_scale(&self, scale: usize) -> String {
+        let (tiling, n) = (self.tiling(), self.tile_n());
+        let staged = tiling.scales()[scale];
+        match (staged.block.is_1d(), tiling.is_on_m(staged.operand)) {
+            (true, true) => match self.blocks() {
+                Some(blocks) => format!("[{blocks}][2]"),
+                None => "[2]".into(),
+            },
+            (true, false) => format!("[{n} / 4]"),
+            (false, false) if staged.crosses() => format!("[{n} / {}]", staged.alike()),
+            (false, false) if staged.side > staged.block.rows => format!("[{n} / SCALE_BLOCK]"),
+            (false, _) => String::new(),
+        }
+    }
+
+    /// Declares the registers of a scale where they are read: those of several parts of K stand before the loop.
+    fn declare_scale(&mut self, scale: usize) {
+        if self.tiling().parts_of_k() == 1 {
+            let (name, of) = (self.scale_names(scale).0, self.registers_of_scale(scale));
+            self.line(format!("float {name}{of};"));
+        }
+    }
+
+    /// Reads the only scale of a step's blocks, or of a part of its K.
+    fn read_one(&mut self, name: &str, at: &str) {
+        let declared = match self.tiling().parts_of_k() {
+            1 => "const float ",
+            _ => "",
+        };
+        self.line(format!("{declared}{name} = scale_of_block({at});"));
     }
 
     /// Elements of a piece on the instruction's N side.
@@ -120,19 +158,19 @@ impl Text<'_> {
         let StagedScale {
             block: of, side, ..
         } = staged;
-        Some(match (of, tiling.is_on_m(operand)) {
-            (ScaleBlock::Line, true) if tiling.shares_of_scale(scale) > 1 => {
+        Some(match (of.is_1d(), tiling.is_on_m(operand)) {
+            (true, true) if tiling.shares_of_scale(scale) > 1 => {
                 format!("{name}[vector_index_transposed(i)]")
             }
-            (ScaleBlock::Line, true) => format!("{name}{block}[vector_index_transposed(i)]"),
-            (ScaleBlock::Line, false) => format!("{name}[vector_index(i{before})]"),
-            (ScaleBlock::Square, false) if staged.crosses() => {
+            (true, true) => format!("{name}{block}[vector_index_transposed(i)]"),
+            (true, false) => format!("{name}[vector_index(i{before})]"),
+            (false, false) if staged.crosses() => {
                 format!("{name}[(i{before}) / {}]", staged.alike() / 2)
             }
-            (ScaleBlock::Square, false) if side > BLOCK => {
+            (false, false) if side > of.rows => {
                 format!("{name}[(i{before}) / (SCALE_BLOCK / 2)]")
             }
-            (ScaleBlock::Square, _) => name,
+            (false, _) => name,
         })
     }
 
@@ -154,7 +192,12 @@ impl Text<'_> {
         let part = self.tiling().operands().len() + scale;
         let mut from = self.shared(ring, part, &Expr::Const(0), false);
         if *number != Expr::Const(0) {
-            from.push_str(&format!(" + {} * SCALE_STRIDE", self.factor(number)));
+            let StagedScale { block, side, .. } = self.tiling().scales()[scale];
+            let line = match block.is_1d() {
+                true => format!("{side} * "),
+                false => String::new(),
+            };
+            from.push_str(&format!(" + {} * {line}SCALE_STRIDE", self.factor(number)));
         }
         let (name, _) = self.scale_names(scale);
         let tiling = self.tiling();
@@ -168,12 +211,12 @@ impl Text<'_> {
         let first = self.first_on_m();
         let n = self.tile_n();
         let blocks = self.blocks();
-        match (block, tiling.is_on_m(operand)) {
-            (ScaleBlock::Line, true) if blocks.is_none() => {
-                self.line(format!("float {name}[2];"));
+        match (block.is_1d(), tiling.is_on_m(operand)) {
+            (true, true) if blocks.is_none() => {
+                self.declare_scale(scale);
                 self.line(format!("scales_on_m({name}, {from}, {first}, lane);"));
             }
-            (ScaleBlock::Line, true) if tiling.shares_of_scale(scale) > 1 => {
+            (true, true) if tiling.shares_of_scale(scale) > 1 => {
                 let first = match share {
                     0 => first.into(),
                     1 => format!("{first} + 64"),
@@ -181,40 +224,40 @@ impl Text<'_> {
                 };
                 self.line(format!("scales_on_m({name}, {from}, {first}, lane);"));
             }
-            (ScaleBlock::Line, true) => {
+            (true, true) => {
                 let blocks = blocks.unwrap_or_default();
-                self.line(format!("float {name}[{blocks}][2];"));
+                self.declare_scale(scale);
                 self.line("#pragma unroll");
                 self.line(format!("for (u32 block = 0; block < {blocks}; ++block) scales_on_m({name}[block], {from}, {first} + block * 64, lane);"));
             }
-            (ScaleBlock::Line, false) if tiling.shares_of_scale(scale) > 1 => {
+            (true, false) if tiling.shares_of_scale(scale) > 1 => {
                 let n = tiling.promotion().map_or(n, |it| self.n_of_share(it));
                 let from = format!("{from}{}", before(share, &n, " * SCALE_STRIDE"));
                 self.line(format!("scales_on_n<{n}>({name}, {from}, lane);"));
             }
-            (ScaleBlock::Line, false) => {
-                self.line(format!("float {name}[{n} / 4];"));
+            (true, false) => {
+                self.declare_scale(scale);
                 self.line(format!("scales_on_n<{n}>({name}, {from}, lane);"));
             }
-            // A warpgroup's blocks lie within one of 128.
-            (ScaleBlock::Square, true) if side > BLOCK => {
+            // A warpgroup's blocks lie within one block.
+            (false, true) if side > block.rows => {
                 let at = format!("{from} + {first} / SCALE_BLOCK * SCALE_LINE_STRIDE");
-                self.line(format!("const float {name} = scale_of_block({at});"));
+                self.read_one(&name, &at);
             }
-            (ScaleBlock::Square, false) if staged.crosses() => {
+            (false, false) if staged.crosses() => {
                 let (each, begin) = (staged.alike(), self.expr(begin));
-                self.line(format!("float {name}[{n} / {each}];"));
+                self.declare_scale(scale);
                 self.line(format!(
                     "scales_across<{each}, SCALE_BLOCK>({name}, {from}, {begin});"
                 ));
             }
-            (ScaleBlock::Square, false) if side > BLOCK => {
-                self.line(format!("float {name}[{n} / SCALE_BLOCK];"));
+            (false, false) if side > block.rows => {
+                self.declare_scale(scale);
                 self.line("#pragma unroll");
                 self.line(format!("for (u32 i = 0; i < {n} / SCALE_BLOCK; ++i) {name}[i] = scale_of_block({from} + i * SCALE_LINE_STRIDE);"));
             }
-            (ScaleBlock::Square, _) => {
-                self.line(format!("const float {name} = scale_of_block({from});"));
+            (false, _) => {
+                self.read_one(&name, &from);
             }
         }
     }

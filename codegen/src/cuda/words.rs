@@ -1,6 +1,5 @@
 //! Names in a kernel's text, and its comments on maps and constants.
 
-use crate::dtype::Dtype;
 use crate::kernel::{Buffer, DimId};
 use crate::order::TileOrder;
 use crate::warp::{Field, Pipeline, Ring, SlotKind, Symbol, TileNumber, View};
@@ -45,12 +44,12 @@ pub(super) const fn meaning(symbol: &Symbol) -> Option<&'static str> {
         Symbol::StagingColumns(_) => "columns of such a staging buffer",
         Symbol::SubtileColumns => "columns of an output subtile",
         Symbol::SubtileRows => "rows of an output subtile",
-        Symbol::SliceColumns(Dtype::Bf16 | Dtype::F16) => {
-            "columns of a slice of a subtile: a 128-byte line; slices lie one after another"
-        }
-        Symbol::SliceColumns(Dtype::E4M3 | Dtype::E5M2) => "columns of the same of FP8",
-        Symbol::SliceColumns(Dtype::F32) => {
+        Symbol::SliceColumns(1) => "columns of the same of FP8",
+        Symbol::SliceColumns(4) => {
             "columns of a slice of a subtile of f32: a 128-byte line; slices lie one after another"
+        }
+        Symbol::SliceColumns(_) => {
+            "columns of a slice of a subtile: a 128-byte line; slices lie one after another"
         }
         Symbol::Behind => {
             "steps of a tile that the second consumer begins when the first one has begun all"

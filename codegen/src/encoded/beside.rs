@@ -1,6 +1,5 @@
 //! Scales and amaxes beside the tensors that they belong to, and their loads.
 
-use crate::dtype::Dtype;
 use crate::encoding::{Along, Scaling};
 use crate::program::{
     AccDecl, Home, Loc, Numbers, Place, Plane, Planes, Program, Stmt, StmtKind, Tensor, TensorId,
@@ -28,7 +27,7 @@ impl Program {
             name: format!("{}.{what}", tensor.name),
             usage: usage.beside(of, numbers),
             like: Some(of).filter(|_| usage.is_scratch()),
-            dtype: Dtype::F32,
+            dtype: numbers.element(),
             at: tensor.at,
         });
         TensorId(self.tensors.len() as u16 - 1)

@@ -4,7 +4,7 @@
 use super::beside::{Loads, Numbered, load_before};
 use super::elements::{copied_with, products, sent_between_ranks};
 use crate::diag::{Diagnostic, Rule};
-use crate::encoding::{Along, Encoding, Scaling};
+use crate::encoding::{Along, Encoding, ScaleBlock, Scaling};
 use crate::program::{Loc, Numbers, Program, Stmt, StmtKind, TensorId};
 use crate::value::{AccId, Binary, Value};
 use crate::variant::Variant;
@@ -20,6 +20,7 @@ pub(super) fn ask(
     if asked == [None; 2] {
         return Ok(());
     }
+    are_blocks(program, variant)?;
     for stmt in program.stmts() {
         let StmtKind::Dot { a, b, .. } = &stmt.kind else {
             continue;
@@ -59,6 +60,28 @@ pub(super) fn ask(
             .hint("an element type with scales, e4m3, or no scales"));
     }
     Ok(())
+}
+
+/// Refuses blocks that no operand may have, and two operands whose blocks divide K in two ways.
+fn are_blocks(program: &Program, variant: &Variant) -> Result<(), Diagnostic> {
+    let blocks: Vec<ScaleBlock> = variant.encodings.operand_blocks().collect();
+    if let [a, b] = blocks[..]
+        && a.columns != b.columns
+    {
+        let message = format!("scales of {a} and of {b} for the operands of a product");
+        return Err(Diagnostic::new(Rule::Shape, program.at, message).hint(
+            "blocks that have as many columns: a sum over K is promoted with both scales at once",
+        ));
+    }
+    let all = ScaleBlock::ALL.map(|block| block.to_string()).join(", ");
+    let mut others = blocks
+        .iter()
+        .filter(|block| !ScaleBlock::ALL.contains(block));
+    others.next().map_or(Ok(()), |block| {
+        let message = format!("scales of {block} for the operands of {}", program.name);
+        Err(Diagnostic::new(Rule::Shape, program.at, message)
+            .hint(format!("scales of one of these blocks: {all}")))
+    })
 }
 
 /// Whether an operand is a hidden layer with a scale of its own.

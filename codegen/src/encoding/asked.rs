@@ -1,6 +1,6 @@
 //! Encodings that a variant asks for, by tensor.
 
-use super::{Along, Scales, Scaling};
+use super::{Along, ScaleBlock, Scales, Scaling};
 use crate::dtype::Dtype;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -102,6 +102,15 @@ impl Encodings {
         })
     }
 
+    /// The blocks of either operand that share a scale, of those that have such scales.
+    pub(crate) fn operand_blocks(&self) -> impl Iterator<Item = ScaleBlock> {
+        let operands = self.operands().into_iter().flatten();
+        operands.filter_map(|along| match along {
+            Along::Blocks(block) => Some(block),
+            Along::All | Along::Rows | Along::Columns => None,
+        })
+    }
+
     /// The kind of scales that operands have.
     pub(crate) fn scales(&self) -> Option<Scales> {
         let asked = self.operands();
@@ -121,6 +130,10 @@ impl fmt::Display for Encodings {
         }
         if let Some(scales) = self.scales() {
             write!(f, " scales={}", scales.name())?;
+        } else {
+            for along in self.operands().into_iter().flatten() {
+                write!(f, " scales={along}")?;
+            }
         }
         let outputs = self.of(&Tensors::Outputs);
         if let Some(element) = outputs.element {

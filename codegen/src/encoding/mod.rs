@@ -9,11 +9,11 @@ mod scales;
 
 use crate::dtype::Dtype;
 pub use asked::{Asked, Encodings, Tensors};
-pub(crate) use block::SCALES_LINE;
-pub use block::{BLOCK, ScaleBlock};
+pub use block::{PROMOTION_INTERVAL, ScaleBlock};
 pub use granularity::Granularity;
 use rule::Rule;
 pub use scales::Scales;
+use std::fmt;
 
 /// Encoding of the numbers of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,7 +32,7 @@ pub enum Scaling {
     /// Given by the caller: an operand of products is multiplied by it, an output before it is rounded; a hidden layer is so stored, and
     /// products of it are divided by it.
     Given(Along),
-    /// Stores compute it by that rule, for each 1×128 of an output or of partial sums.
+    /// Stores compute it by that rule, for each block of an output or of partial sums ([`Scaling::blocks`]).
     Computed(Rule),
 }
 
@@ -41,7 +41,7 @@ impl Scaling {
     pub const fn blocks(self) -> Option<ScaleBlock> {
         match self {
             Scaling::Given(Along::Blocks(block)) => Some(block),
-            Scaling::Computed(_) => Some(ScaleBlock::Line),
+            Scaling::Computed(rule) => Some(rule.block()),
             Scaling::Given(Along::All | Along::Rows | Along::Columns) => None,
         }
     }
@@ -57,12 +57,21 @@ impl Scaling {
     /// Elements of the tensor that share a scale.
     pub const fn granularity(self) -> Granularity {
         match (self, self.blocks()) {
-            (_, Some(ScaleBlock::Line)) => Granularity::Block1x128,
-            (_, Some(ScaleBlock::Square)) => Granularity::Block128x128,
+            (_, Some(block)) => Granularity::Block(block),
             (Scaling::Given(Along::Rows | Along::Columns), None) => Granularity::PerRow,
             (Scaling::Given(Along::All | Along::Blocks(_)) | Scaling::Computed(_), None) => {
                 Granularity::PerTensor
             }
+        }
+    }
+}
+
+impl fmt::Display for Along {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Along::All => f.write_str("whole"),
+            Along::Rows | Along::Columns => f.write_str("rows"),
+            Along::Blocks(block) => block.fmt(f),
         }
     }
 }
@@ -76,9 +85,9 @@ pub enum Along {
     Rows,
     /// Columns: a number for each row of the second operand.
     Columns,
-    /// None has: each block of the operand has one, which goes into every sum of 128 of K. Rows of the plane are blocks of K
-    /// for [`ScaleBlock::Line`], and its columns the operand's rows; for [`ScaleBlock::Square`] they are blocks of the operand's
-    /// rows and of K. Lines of the plane are padded to a multiple of 4. Where scales of 1×128 travel, each chunk is a plane of its
-    /// own, and in a kernel the rows are the operand's, which lie side by side in memory.
+    /// None has: each block of the operand has one, which goes into every sum over the columns of a block. Rows of the plane are
+    /// blocks of K for blocks of one row, and its columns the operand's rows; otherwise they are blocks of the operand's rows and of
+    /// K. Lines of the plane are padded ([`ScaleBlock::line`]). Where scales of blocks of one row travel, each chunk is a plane of
+    /// its own, and in a kernel the rows are the operand's, which lie side by side in memory.
     Blocks(ScaleBlock),
 }

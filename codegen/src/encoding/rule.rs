@@ -2,7 +2,7 @@
 //! write FP8 with scales of their own.
 
 use crate::dtype::Dtype;
-use crate::encoding::BLOCK;
+use crate::encoding::ScaleBlock;
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -33,12 +33,9 @@ impl Fp8 {
     ///
     /// assert_eq!([Dtype::E5M2, Dtype::F16].map(Fp8::of), [Some(Fp8::E5M2), None]);
     /// ```
-    pub const fn of(dtype: Dtype) -> Option<Fp8> {
-        match dtype {
-            Dtype::E4M3 => Some(Fp8::E4M3),
-            Dtype::E5M2 => Some(Fp8::E5M2),
-            Dtype::Bf16 | Dtype::F16 | Dtype::F32 => None,
-        }
+    pub fn of(dtype: Dtype) -> Option<Fp8> {
+        let mut both = [Fp8::E4M3, Fp8::E5M2].into_iter();
+        both.find(|fp8| fp8.dtype() == dtype)
     }
 
     /// The element type of a tensor of it.
@@ -237,7 +234,7 @@ impl Rule {
     /// assert_eq!((values[0], values[255], scales), (448.0, 448.0, vec![1.0 / 224.0, 1.0 / 64.0]));
     /// ```
     pub fn scale_lines(&self, values: &mut [f32], columns: usize) -> Vec<f32> {
-        let (columns, block) = (columns.max(1), BLOCK as usize);
+        let (columns, block) = (columns.max(1), self.block().columns as usize);
         let rows = values.len() / columns;
         let mut scales = vec![0.0; columns.div_ceil(block) * rows];
         for (row, values) in values.chunks_mut(columns).enumerate() {
@@ -251,6 +248,11 @@ impl Rule {
             }
         }
         scales
+    }
+
+    /// Blocks whose scales stores compute by it, and [`Rule::scale_lines`].
+    pub(crate) const fn block(&self) -> ScaleBlock {
+        ScaleBlock::F32_1X128
     }
 
     /// True if an amax can be held against its eps.

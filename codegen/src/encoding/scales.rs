@@ -11,7 +11,7 @@ use super::{Along, ScaleBlock};
 /// assert_eq!(Scales::from_name("whole"), Some(Scales::Whole));
 /// assert_eq!(Scales::ALL.map(Scales::name), ["whole", "rows", "1d2d", "2d1d", "1d1d"]);
 /// let [x, w] = Scales::Blocks1d2d.blocks().expect("scales of blocks");
-/// assert_eq!((x.rows(), w.rows()), (1, 128)); // of 128 columns each
+/// assert_eq!(((x.rows, w.rows), (x.columns, w.columns)), ((1, 128), (128, 128)));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Scales {
@@ -45,9 +45,9 @@ impl Scales {
     pub const fn blocks(self) -> Option<[ScaleBlock; 2]> {
         match self {
             Scales::Whole | Scales::Rows => None,
-            Scales::Blocks1d2d => Some([ScaleBlock::Line, ScaleBlock::Square]),
-            Scales::Blocks2d1d => Some([ScaleBlock::Square, ScaleBlock::Line]),
-            Scales::Blocks1d1d => Some([ScaleBlock::Line, ScaleBlock::Line]),
+            Scales::Blocks1d2d => Some([ScaleBlock::F32_1X128, ScaleBlock::F32_128X128]),
+            Scales::Blocks2d1d => Some([ScaleBlock::F32_128X128, ScaleBlock::F32_1X128]),
+            Scales::Blocks1d1d => Some([ScaleBlock::F32_1X128, ScaleBlock::F32_1X128]),
         }
     }
 

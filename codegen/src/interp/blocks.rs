@@ -1,17 +1,16 @@
-//! Scales of blocks, as factors of the sums of 128 of K.
+//! Scales of blocks, as factors of the sums along K that are promoted.
 
 use crate::encoded::scale_of;
 use crate::kernel::Kernel;
 use crate::program::{Program, ScaleBlock, Side, TensorId, Usage};
 use crate::shape::Extent;
-use crate::variant::BLOCK;
 use ndarray::{Array2, ArrayView2};
 
 /// Sums of one product along K.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Summing {
-    /// True if what tensor cores sum of 128 of K is added in f32 to sums that threads have.
-    pub promoted: bool,
+    /// Elements of K whose sum, as tensor cores make it, is added in f32 to sums that threads have; `None`: tensor cores sum all.
+    pub promoted: Option<u32>,
     /// The scale of each operand's blocks, if it has one.
     pub scales: [Option<Blocks>; 2],
 }
@@ -41,18 +40,18 @@ impl Blocks {
     pub fn window(self, rows: Extent, depth: u32) -> [Extent; 2] {
         let blocks = Extent {
             start: 0,
-            end: depth.div_ceil(BLOCK),
+            end: depth.div_ceil(self.block.columns),
         };
-        let rows = rows.in_blocks(self.block.rows());
+        let rows = rows.in_blocks(self.block.rows);
         match self.usage.operand_rows() {
             Some(Side::Columns) => [blocks, rows],
             Some(Side::Rows) | None => [rows, blocks],
         }
     }
 
-    /// The factor of each of the operand's rows for each 128 of K, from its numbers for them.
+    /// The factor of each of the operand's rows for each block of K, from its numbers for them.
     pub fn factors<T: Copy>(self, rows: Extent, plane: &ArrayView2<'_, T>) -> Array2<T> {
-        let by = self.block.rows() as usize;
+        let by = self.block.rows as usize;
         let first = rows.start as usize / by;
         let at = |row: usize| (rows.start as usize + row) / by - first;
         let on_columns = self.usage.operand_rows() == Some(Side::Columns);
@@ -85,7 +84,10 @@ impl Summing {
             })
         };
         Summing {
-            promoted: fp8 == [true; 2] && kernel.variant.promotes(),
+            promoted: kernel
+                .variant
+                .promotion_interval()
+                .filter(|_| fp8 == [true; 2]),
             scales: operands.map(scale),
         }
     }

@@ -15,6 +15,7 @@ use super::outcome::Input;
 use super::policy::Numbers;
 use super::setup::Setup;
 use crate::dtype::Dtype;
+use crate::encoding::ScaleBlock;
 use crate::program::{AtStart, TensorId};
 use crate::region::{Rectangle, Span};
 use crate::shape::Extent;
@@ -237,17 +238,17 @@ impl Data {
         let parts = [a, b].map(|span| self.part(span));
         let views = parts.each_ref().map(|part| part.view());
         let [of_a, of_b] = [a, b].map(|span| self.store(span.home, span.buffer).dtype);
-        if !summing.promoted {
+        let Some(interval) = summing.promoted else {
             tile.dot((&views[0], of_a), (&views[1], of_b), shares);
             return;
-        }
+        };
         let factors = |at: usize| {
             let (blocks, scales) = (summing.scales[at]?, scales[at]?);
             Some(blocks.factors([a, b][at].rows, &self.part(&scales).view()))
         };
         let factors = [0, 1].map(factors);
         let [left, right] = &views;
-        tile.promoted_dot((left, of_a), (right, of_b), shares, &factors);
+        tile.promoted_dot((left, of_a), (right, of_b), shares, (interval, &factors));
     }
 
     /// `tile += from`. A sum over several ranks' memory is made in f32 and rounded once, as the switch does, in an order that is
@@ -256,14 +257,14 @@ impl Data {
         &mut self,
         tile: &mut Tile,
         from: &Rectangle,
-        scales: Option<&Rectangle>,
+        scales: Option<(&Rectangle, ScaleBlock)>,
         world: usize,
     ) {
         tile.shaped(from.rows.len() as usize, from.columns.len() as usize);
         let homes = from.owner.ranks(world as u32);
-        if let Some(scales) = scales {
+        if let Some((scales, block)) = scales {
             let [codes, scales] = [from, scales].map(|it| self.view(&it.on(homes.start)));
-            return tile.reduce_scaled(&codes, &scales);
+            return tile.reduce_scaled(&codes, &scales, block.columns);
         }
         let dtype = self.store(homes.start, from.tensor).dtype;
         let mut order: Vec<u16> = homes.collect();

@@ -28,7 +28,7 @@ use crate::own_terms::with_own_terms;
 use crate::program::{Amax, Program, StoreMode, TensorId};
 use crate::shape::{Extent, Shape};
 use crate::value::{AccId, Value};
-use crate::variant::{BLOCK, Variant};
+use crate::variant::Variant;
 use memory::Plane;
 use ndarray::Array2;
 use std::collections::{HashMap, VecDeque};
@@ -306,9 +306,10 @@ impl Memory for Ranks<'_> {
                         return self.write(dst, &made::decoded(&rule, &known));
                     }
                     let (scaled, made) = made::scaled(&rule, &known);
+                    let block = rule.block().columns;
                     let to = Rect {
                         tensor: plane.index(),
-                        rows: dst.columns.start / BLOCK..dst.columns.end.div_ceil(BLOCK),
+                        rows: dst.columns.start / block..dst.columns.end.div_ceil(block),
                         columns: dst.rows.clone(),
                         ..dst.clone()
                     };
@@ -363,9 +364,11 @@ impl<'a> Ranks<'a> {
         Ok(Product {
             a: self.plane(a.homes.start, a.tensor).read(a)?,
             b: self.plane(b.homes.start, b.tensor).read(b)?,
-            accumulation: match (fp8, self.sizes.promotes()) {
-                (true, true) => Accumulation::Promoted([a, b].map(|of| self.factors(rank, of))),
-                (true, false) => Accumulation::Short,
+            accumulation: match (fp8, self.sizes.promotion_interval()) {
+                (true, Some(interval)) => {
+                    Accumulation::Promoted(interval, [a, b].map(|of| self.factors(rank, of)))
+                }
+                (true, None) => Accumulation::Short,
                 (false, _) => Accumulation::F32,
             },
         })

@@ -3,7 +3,7 @@
 use super::known::Known;
 use super::threads::{on_each, threads};
 use crate::dtype::Dtype;
-use crate::variant::BLOCK;
+use crate::encoding::PROMOTION_INTERVAL;
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis, Slice, linalg::general_mat_mul};
 use std::array::from_fn;
 use std::ops::Range;
@@ -48,7 +48,7 @@ const F32: Dtype = Dtype::F32;
 /// Depth of one multiply of FP8.
 const SHORT_STEP: usize = 32;
 /// Multiplies of FP8 that are computed together.
-const SHORT_STEPS: usize = BLOCK as usize / SHORT_STEP;
+const SHORT_STEPS: usize = PROMOTION_INTERVAL as usize / SHORT_STEP;
 /// Terms that are cut off in one multiply: its products, the accumulator, and their sum.
 const SHORT_TERMS: f64 = SHORT_STEP as f64 + 2.0;
 /// The last bit that is kept, as a share of the largest.
@@ -219,7 +219,7 @@ pub(super) enum Accumulation {
     /// Of FP8 operands with promoted sums: 128 of K at a time as tensor cores do, from zero, then times its factors and added in
     /// f32. Each of those sums is off as [`add_short`] says; the product of two factors by a rounding; any order of the
     /// sums in f32, those of CTAs that share K among them, by a rounding each of all magnitudes.
-    Promoted([Option<Array2<f64>>; 2]),
+    Promoted(u32, [Option<Array2<f64>>; 2]),
 }
 
 /// `a · bᵀ`, as a GPU accumulates it.
@@ -267,7 +267,7 @@ impl Product<'_> {
         match &self.accumulation {
             Accumulation::F32 => add_in_f32(own, &a, &b),
             Accumulation::Short => {
-                for columns in blocks(a.0.ncols(), BLOCK as usize) {
+                for columns in blocks(a.0.ncols(), PROMOTION_INTERVAL as usize) {
                     let (a, b) = (part(&a, 1, &columns), part(&b, 1, &columns));
                     multiply_short(own, &a, &b);
                     match columns.len().div_ceil(SHORT_STEP) {
@@ -278,7 +278,9 @@ impl Product<'_> {
                     }
                 }
             }
-            Accumulation::Promoted(factors) => add_promoted(own, &a, &b, factors),
+            Accumulation::Promoted(interval, factors) => {
+                add_promoted(own, &a, &b, (*interval, factors));
+            }
         }
     }
 }
@@ -314,14 +316,14 @@ fn add_promoted(
     own: &mut Scratch,
     a: &Operand<'_>,
     b: &Operand<'_>,
-    factors: &[Option<Array2<f64>>; 2],
+    (interval, factors): (u32, &[Option<Array2<f64>>; 2]),
 ) {
-    let depth = a.0.ncols();
-    let roundings = (depth.div_ceil(BLOCK as usize) + MOST_SHARES) as f64;
+    let (depth, interval) = (a.0.ncols(), interval as usize);
+    let roundings = (depth.div_ceil(interval) + MOST_SHARES) as f64;
     let factor = |side: usize, row: usize, step: usize| {
         (factors[side].as_ref()).map_or(1.0, |factors| factors[(row, step)])
     };
-    for (step, columns) in blocks(depth, BLOCK as usize).enumerate() {
+    for (step, columns) in blocks(depth, interval).enumerate() {
         multiply_short(own, &part(a, 1, &columns), &part(b, 1, &columns));
         own.factors.clear();
         let of_columns = own.sums.columns.clone().map(|at| factor(1, at, step));
@@ -427,7 +429,7 @@ fn multiply_short(own: &mut Scratch, a: &Operand<'_>, b: &Operand<'_>) {
         general_mat_mul(1.0, &a, &b.t(), 0.0, &mut matrix(rows, step));
     }
     let count = depth.div_ceil(SHORT_STEP);
-    let weights: [f64; BLOCK as usize] = from_fn(|column| {
+    let weights: [f64; PROMOTION_INTERVAL as usize] = from_fn(|column| {
         let behind = (count - 1).saturating_sub(column / SHORT_STEP);
         (1.0 + SHORT_OFF).powi(behind as i32)
     });

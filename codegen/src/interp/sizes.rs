@@ -8,7 +8,7 @@ use crate::program::{
     StmtKind, TensorId, Usage, Var,
 };
 use crate::shape::Shape;
-use crate::variant::{BLOCK, Variant};
+use crate::variant::Variant;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -96,7 +96,7 @@ impl<'p> Sizes<'p> {
                 return [size(tensor, ROWS), size(tensor, COLUMNS)];
             };
             let [rows, depth] = [ROWS, COLUMNS].map(|side| size(of.index(), side));
-            let (rows, depth) = (rows.div_ceil(block.rows()), depth.div_ceil(BLOCK));
+            let (rows, depth) = (rows.div_ceil(block.rows), depth.div_ceil(block.columns));
             match usage.operand_rows() {
                 Some(Side::Columns) => [depth, rows],
                 Some(Side::Rows) | None => [rows, depth],
@@ -296,9 +296,9 @@ impl<'p> Sizes<'p> {
         }
     }
 
-    /// True if sums of FP8 products are promoted to f32.
-    pub fn promotes(&self) -> bool {
-        self.variant.promotes()
+    /// Elements of K whose sum is promoted to f32 at once, if sums of FP8 products are.
+    pub fn promotion_interval(&self) -> Option<u32> {
+        self.variant.promotion_interval()
     }
 
     /// A tensor's element type in this variant.

@@ -118,8 +118,9 @@ impl Emulator<'_> {
                     self.read(&who, scales)?;
                 }
                 if self.data.wanted() {
-                    self.data
-                        .reduce(&mut acc.tile, &from, scales.as_ref(), setup.world);
+                    let block = setup.kernel.made_block(from.tensor);
+                    let scales = scales.as_ref().zip(block);
+                    self.data.reduce(&mut acc.tile, &from, scales, setup.world);
                 }
             }
             StepKind::OwnTerm { acc, value, of } => {

@@ -29,6 +29,12 @@ impl Kernel {
         self.beside(|usage| usage.computed_scale_of() == Some(tensor))
     }
 
+    /// The blocks of a tensor whose scales stores make.
+    pub(crate) fn made_block(&self, tensor: TensorId) -> Option<ScaleBlock> {
+        let scale = self.made_of(tensor)?;
+        self.buffers[scale.index()].usage.blocks()
+    }
+
     fn beside(&self, wanted: impl Fn(Usage) -> bool) -> Option<TensorId> {
         let at = (self.buffers.iter()).position(|buffer| wanted(buffer.usage))?;
         Some(TensorId(at as u16))

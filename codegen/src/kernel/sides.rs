@@ -115,10 +115,10 @@ impl Kernel {
 
     /// The size whose blocks a size counts, or itself.
     pub(crate) fn counted_by(&self, dim: DimId) -> DimId {
-        let Some(of) = &self.dims[usize::from(dim.0)].blocks else {
+        let Some(blocks) = &self.dims[usize::from(dim.0)].blocks else {
             return dim;
         };
-        let named = self.dims.iter().position(|dim| dim.name == *of);
+        let named = self.dims.iter().position(|dim| dim.name == blocks.of);
         named.map_or(dim, |at| DimId(at as u16))
     }
 

@@ -4,10 +4,10 @@ use super::choices::Choices;
 use super::mistake::mistake;
 use crate::diag::{Diagnostic, Rule};
 use crate::encoded::elements;
-use crate::kernel::{Buffer, Dim, DimId, Partition};
+use crate::kernel::{Buffer, CountedBlocks, Dim, DimId, Partition};
 use crate::program::{
-    Block, CounterDim, Loc, Place, Program, ScaleBlock, Side, Slots, Stmt, StmtKind, Tensor,
-    TensorId, Usage, Var,
+    Block, CounterDim, Loc, Place, Program, Side, Slots, Stmt, StmtKind, Tensor, TensorId, Usage,
+    Var,
 };
 use crate::variant::Variant;
 use std::collections::HashMap;
@@ -287,10 +287,18 @@ fn shaped(program: &Program, classes: &Classes, found: &mut Vec<Diagnostic>) {
     }
 }
 
+/// Blocks that a size counts.
+#[derive(Clone, Copy)]
+struct Counted {
+    /// Class of the size that has them.
+    of: usize,
+    width: u32,
+}
+
 /// Sizes that count the blocks of others: the rows or columns of scales. An operand's rows are the columns of its
-/// scales of 1×128.
-fn of_blocks(program: &Program, classes: &mut Classes) -> HashMap<usize, usize> {
-    let mut blocks: Vec<((TensorId, Side), (TensorId, Side))> = Vec::new();
+/// scales of blocks of one row.
+fn of_blocks(program: &Program, classes: &mut Classes) -> HashMap<usize, Counted> {
+    let mut blocks: Vec<((TensorId, Side), (TensorId, Side), u32)> = Vec::new();
     for (tensor, id) in program.tensors.iter().zip(0..) {
         let (id, Some(of)) = (TensorId(id), tensor.usage.scales_of()) else {
             continue;
@@ -298,29 +306,28 @@ fn of_blocks(program: &Program, classes: &mut Classes) -> HashMap<usize, usize> 
         let (Some(block), Some(rows)) = (tensor.usage.blocks(), tensor.usage.operand_rows()) else {
             continue;
         };
-        match block {
-            ScaleBlock::Line => {
-                classes.join((id, rows), (of, Side::Rows));
-                blocks.push(((id, rows.other()), (of, Side::Columns)));
-            }
-            ScaleBlock::Square => {
-                blocks.extend(Side::ALL.map(|side| ((id, side), (of, side))));
-            }
+        match block.is_1d() {
+            true => classes.join((id, rows), (of, Side::Rows)),
+            false => blocks.push(((id, rows), (of, Side::Rows), block.rows)),
         }
+        blocks.push(((id, rows.other()), (of, Side::Columns), block.columns));
     }
-    // Blocks of one size are as many, whoever has them.
-    for (at, (side, of)) in blocks.iter().enumerate() {
-        let alike = |other: &&(_, (TensorId, Side))| {
-            classes.of(other.1.0, other.1.1) == classes.of(of.0, of.1)
+    // Blocks of one size that are as wide are as many, whoever has them.
+    for (at, (side, of, width)) in blocks.iter().enumerate() {
+        let alike = |other: &&(_, (TensorId, Side), u32)| {
+            classes.of(other.1.0, other.1.1) == classes.of(of.0, of.1) && other.2 == *width
         };
-        if let Some((first, _)) = blocks[..at].iter().find(alike).copied() {
+        if let Some((first, ..)) = blocks[..at].iter().find(alike).copied() {
             classes.join(*side, first);
         }
     }
     let class = |(tensor, side): (TensorId, Side)| classes.of(tensor, side);
     blocks
         .iter()
-        .map(|(side, of)| (class(*side), class(*of)))
+        .map(|(side, of, width)| {
+            let of = class(*of);
+            (class(*side), Counted { of, width: *width })
+        })
         .collect()
 }
 
@@ -338,13 +345,23 @@ fn naming<'p>(program: &Program, products: &'p [DotSides]) -> Option<&'p DotSide
     first.or_else(|| all.next())
 }
 
+/// Name of a size that counts blocks: with their width, where others of the same size are as named.
+fn blocks_name(dims: &[Dim], blocks: &CountedBlocks) -> String {
+    let CountedBlocks { of, width } = blocks;
+    let name = format!("{of}.blocks");
+    match dims.iter().any(|dim| dim.name == name) {
+        true => format!("{of}.blocks_of_{width}"),
+        false => name,
+    }
+}
+
 /// The sides of the product that names them are m, n and k; other sizes are named after the first tensor that has them as
 /// columns, or else as rows.
 fn name_dims(
     program: &Program,
     classes: &Classes,
     products: &[DotSides],
-    blocks: &HashMap<usize, usize>,
+    blocks: &HashMap<usize, Counted>,
 ) -> (Vec<Dim>, HashMap<usize, DimId>) {
     let mut names: HashMap<usize, String> = HashMap::new();
     if let Some(DotSides { a, b, .. }) = naming(program, products) {
@@ -371,15 +388,18 @@ fn name_dims(
             let suffix = side.word();
             let class = classes.of(TensorId(index as u16), side);
             // Scales come behind what they are of.
-            let of = blocks.get(&class).and_then(|of| ids.get(of));
-            let of = of.map(|of: &DimId| dims[usize::from(of.0)].name.clone());
+            let of = blocks.get(&class).and_then(|blocks| {
+                let of: &DimId = ids.get(&blocks.of)?;
+                let (of, width) = (dims[usize::from(of.0)].name.clone(), blocks.width);
+                Some(CountedBlocks { of, width })
+            });
             let id = *ids.entry(class).or_insert_with(|| {
                 let name =
                     names
                         .get(&class)
                         .cloned()
                         .unwrap_or_else(|| match (&of, column(class)) {
-                            (Some(of), _) => format!("{of}.blocks"),
+                            (Some(blocks), _) => blocks_name(&dims, blocks),
                             (None, Some(of)) => format!("{of}.columns"),
                             (None, None) => format!("{}.{suffix}", tensor.name),
                         });

@@ -4,7 +4,6 @@ use crate::kernel::{Block, GemmKind, Kernel, Op, OpId, RoleKind};
 use crate::machine::{Machine, wave};
 use crate::order::{Chosen, TileOrder};
 use crate::plan::Plan;
-use crate::program::ScaleBlock;
 use crate::region::Rectangle;
 use crate::sm90::cta::{BLOCK_ROWS, Cta, Mode, PARTIAL_BOX_ROWS};
 use crate::tiling::{StagedScale, Tiling};
@@ -226,7 +225,7 @@ impl<'a> Costs<'a> {
             all => {
                 let on_n = |scale: &&StagedScale| {
                     let on_m = tiling.is_some_and(|it| it.is_on_m(scale.operand));
-                    scale.block == ScaleBlock::Line && !on_m
+                    scale.block.is_1d() && !on_m
                 };
                 let read: u32 = all.iter().filter(on_n).map(|scale| scale.side / 4).sum();
                 // Tiles whose edges no block crosses have two numbers of it at most.

@@ -5,8 +5,6 @@
 //! of each row that another rank keeps, and the same for an exchange. A sum that every rank keeps costs both.
 
 use crate::diag::{Diagnostic, Rule};
-use crate::dtype::Dtype;
-use crate::encoding::BLOCK;
 use crate::kernel::{Buffer, Kernel, OpId};
 use crate::plan::Plan;
 use crate::program::{AtEnd, TensorId};
@@ -235,11 +233,13 @@ impl Volume {
         for buffer in &kernel.buffers {
             let columns = u64::from(plan.geometry.size(buffer.columns));
             let row = columns * u64::from(buffer.dtype.bytes());
-            // Partial sums of FP8 have a scale for each 128 columns.
+            // Partial sums of FP8 have a scale for each block of columns.
             let added = buffer.usage.is_sum();
             let partial = kernel.partial_sums().filter(|_| added);
             let sent = partial.map(|rule| {
-                let scales = columns.div_ceil(u64::from(BLOCK)) * u64::from(Dtype::F32.bytes());
+                let block = rule.block();
+                let scales =
+                    columns.div_ceil(block.columns.into()) * u64::from(block.element.bytes());
                 columns * u64::from(rule.to.dtype().bytes()) + scales
             });
             for rank in 0..self.world {

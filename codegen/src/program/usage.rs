@@ -2,7 +2,8 @@
 //! that it needs.
 
 use super::{Side, Slots, TensorId};
-use crate::encoding::{Along, BLOCK, ScaleBlock, Scaling, rule::Rule};
+use crate::dtype::Dtype;
+use crate::encoding::{Along, ScaleBlock, Scaling, rule::Rule};
 
 /// Use of a tensor.
 ///
@@ -296,7 +297,7 @@ impl Usage {
     /// Number of rows of a copying item that each of its rows is for.
     pub const fn rows_each(self) -> u32 {
         match (self.operand_rows(), self.blocks()) {
-            (Some(Side::Rows), Some(block)) => block.rows(),
+            (Some(Side::Rows), Some(block)) => block.rows,
             (Some(Side::Columns) | None, _) | (Some(Side::Rows), None) => 1,
         }
     }
@@ -305,8 +306,8 @@ impl Usage {
     /// the ranks divide.
     pub const fn operand_rows(self) -> Option<Side> {
         match self.blocks() {
-            Some(ScaleBlock::Line) if !self.placement.symmetric => Some(Side::Columns),
-            Some(ScaleBlock::Line | ScaleBlock::Square) => Some(Side::Rows),
+            Some(block) if block.is_1d() && !self.placement.symmetric => Some(Side::Columns),
+            Some(_) => Some(Side::Rows),
             None => None,
         }
     }
@@ -316,7 +317,7 @@ impl Usage {
     pub(crate) fn chunk_unit(self) -> Option<(TensorId, Side, u32)> {
         let plane = self.plane.filter(|_| !self.is_scratch())?;
         let (side, unit) = match plane.numbers {
-            Numbers::Scale(Scaling::Computed(_)) => (Side::Columns, BLOCK),
+            Numbers::Scale(Scaling::Computed(rule)) => (Side::Columns, rule.block().columns),
             Numbers::Scale(scaling @ Scaling::Given(_)) => {
                 (Side::Rows, scaling.blocks()?.chunk_unit())
             }
@@ -397,10 +398,10 @@ impl Usage {
         }
     }
 
-    /// True if each chunk of it is a plane of its own, with the numbers of adjacent rows side by side: scales of 1×128 that
-    /// travel.
+    /// True if each chunk of it is a plane of its own, with the numbers of adjacent rows side by side: scales of blocks of one row
+    /// that travel.
     pub(crate) const fn is_line_of_chunks(self) -> bool {
-        matches!(self.blocks(), Some(ScaleBlock::Line)) && self.placement.symmetric
+        matches!(self.blocks(), Some(block) if block.is_1d()) && self.placement.symmetric
     }
 
     /// True if it is one number.
@@ -447,6 +448,11 @@ impl Numbers {
             (Numbers::Scale(Scaling::Given(Along::Rows | Along::Columns)), Side::Columns)
             | (Numbers::Scale(Scaling::Given(Along::All)) | Numbers::Amax, _) => None,
         }
+    }
+
+    /// Element type in memory.
+    pub(crate) fn element(self) -> Dtype {
+        self.blocks().map_or(Dtype::F32, |block| block.element)
     }
 
     const fn blocks(self) -> Option<ScaleBlock> {

@@ -1,7 +1,7 @@
 //! The scales that are beside a rectangle of a tensor.
 
 use super::Rectangle;
-use crate::encoding::{BLOCK, ScaleBlock};
+use crate::encoding::ScaleBlock;
 use crate::kernel::Kernel;
 use crate::program::{Side, TensorId, Usage};
 
@@ -9,12 +9,13 @@ impl Kernel {
     /// Scales of an operand's blocks that a product reads, if it has some: those of its rows and of its range of K.
     pub(crate) fn operand_scales(&self, operand: &Rectangle) -> Option<Rectangle> {
         let (scale, block) = self.block_scale(operand.tensor)?;
-        Some(self.of_blocks(scale, block.rows(), operand))
+        Some(self.of_blocks(scale, block, operand))
     }
 
-    /// Scales of a tile's 1×128 blocks that a store writes, or a sum reads, if stores compute some.
+    /// Scales of a tile's blocks that a store writes, or a sum reads, if stores compute some.
     pub(crate) fn tile_scales(&self, tile: &Rectangle) -> Option<Rectangle> {
-        Some(self.of_blocks(self.made_of(tile.tensor)?, ScaleBlock::Line.rows(), tile))
+        let (scale, block) = (self.made_of(tile.tensor)?, self.made_block(tile.tensor)?);
+        Some(self.of_blocks(scale, block, tile))
     }
 
     /// Bytes of a tile, and of the scales that stores compute of it.
@@ -23,9 +24,10 @@ impl Kernel {
         tile.bytes(self) + scales.map_or(0, |scales| scales.bytes(self))
     }
 
-    /// The part of a plane that has a number for each block of a rectangle: of so many rows, and of [`BLOCK`] columns.
-    fn of_blocks(&self, plane: TensorId, rows: u32, of: &Rectangle) -> Rectangle {
-        let (lines, blocks) = (of.rows.in_blocks(rows), of.columns.in_blocks(BLOCK));
+    /// The part of a plane that has a number for each block of a rectangle.
+    fn of_blocks(&self, plane: TensorId, block: ScaleBlock, of: &Rectangle) -> Rectangle {
+        let lines = of.rows.in_blocks(block.rows);
+        let blocks = of.columns.in_blocks(block.columns);
         let (rows, columns) = match self.buffers[plane.index()].usage.operand_rows() {
             Some(Side::Columns) => (blocks, lines),
             Some(Side::Rows) | None => (lines, blocks),

@@ -1,7 +1,7 @@
 //! A rank's part of a buffer in memory: the length of its lines, and the number of chunks in each slot.
 
 use super::Geometry;
-use crate::encoding::SCALES_LINE;
+use crate::encoding::ScaleBlock;
 use crate::kernel::Buffer;
 
 impl Geometry {
@@ -35,9 +35,12 @@ impl Geometry {
 /// Elements side by side in a buffer whose chunks and rows are so long.
 fn adjacent(buffer: &Buffer, chunk: u32, columns: u32) -> u32 {
     match (buffer.mn_major, buffer.usage.blocks()) {
-        (true, _) if buffer.is_scratch() => chunk.next_multiple_of(SCALES_LINE),
+        (true, block) if buffer.is_scratch() => {
+            // Operands in scratch are padded as scales of f32 are.
+            chunk.next_multiple_of(block.unwrap_or(ScaleBlock::F32_1X128).line())
+        }
         (true, _) => chunk,
-        (false, Some(_)) => columns.next_multiple_of(SCALES_LINE),
+        (false, Some(block)) => columns.next_multiple_of(block.line()),
         (false, None) => columns,
     }
 }

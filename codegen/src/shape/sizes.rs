@@ -1,7 +1,6 @@
 //! The sizes of a launch, and the largest sizes in a series of launches.
 
 use crate::kernel::{Dim, Kernel};
-use crate::variant::BLOCK;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -99,8 +98,8 @@ impl Shape {
 
     /// The size of a dimension of some kernel.
     pub fn size(&self, dim: &Dim) -> u32 {
-        match dim.blocks.as_deref() {
-            Some(of) => self.named_size(of).div_ceil(BLOCK),
+        match &dim.blocks {
+            Some(blocks) => self.named_size(&blocks.of).div_ceil(blocks.width),
             None if dim.unit => 1,
             None => self.named_size(&dim.name),
         }

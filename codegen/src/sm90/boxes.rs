@@ -4,7 +4,6 @@ use super::cta::{SlotKind, spare_rows, staging_rows};
 use super::leaves::Leaf;
 use super::nodes::count;
 use super::walk::{Walk, Which};
-use crate::encoding::BLOCK;
 use crate::kernel::{OpKind, Region};
 use crate::program::{Pick, TensorId, Var};
 use crate::warp::{At, BATCH, Expr, MapId, Node, STAGING_COLUMNS, Symbol, Unroll};
@@ -88,13 +87,12 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Columns of a box of a tensor: a line of the widest swizzle, or what of K the scales beside one are for.
-    fn box_columns(&self, tensor: TensorId) -> u32 {
-        let buffer = &self.b.kernel.buffers[tensor.index()];
-        match buffer.usage.blocks() {
-            Some(_) => BLOCK,
-            None => STAGING_COLUMNS * 2 / buffer.dtype.bytes(),
-        }
+    /// Columns of a box of a tensor, a line of the widest swizzle; of scales of blocks, those of the tensor that they are for.
+    pub(super) fn box_columns(&self, tensor: TensorId) -> u32 {
+        let buffers = &self.b.kernel.buffers;
+        let usage = buffers[tensor.index()].usage;
+        let of = usage.blocks().and_then(|_| usage.scales_of());
+        STAGING_COLUMNS * 2 / buffers[of.unwrap_or(tensor).index()].dtype.bytes()
     }
 
     /// Divides what an item's copies move into batches of boxes: whole rows of so many columns, or a slab of them.

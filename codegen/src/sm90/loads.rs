@@ -16,9 +16,8 @@ use super::stages::{Staged, expected, least, loads, summed};
 use super::walk::Walk;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
-use crate::program::{Home, Pick, ScaleBlock, Side, Slots};
+use crate::program::{Home, Pick, Side, Slots};
 use crate::tiling::{self, Major, StagedScale};
-use crate::variant::BLOCK;
 use crate::warp::{
     At, BLOCK_ROWS, Expr, FragmentOp, MapId, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase, Symbol,
     Test, TileNumber, Unroll, Whose, identifier,
@@ -464,14 +463,19 @@ impl Walk<'_, '_> {
         };
         let (rows, columns) = scale.boxed();
         let map = self.operand_map((scale.tensor, var), (rows, columns), "_blocks");
-        let (row, column, numbers) = match scale.block {
-            ScaleBlock::Line if scale.travels => (first, self.step(), each),
-            ScaleBlock::Line => (self.step(), first, each),
-            ScaleBlock::Square => {
-                let block = Expr::symbol(Symbol::ScaleBlock, BLOCK);
+        let block = self.first_block(&scale);
+        let numbers = match scale.depth {
+            1 => each,
+            depth => each * depth,
+        };
+        let (row, column, numbers) = match scale.block.is_1d() {
+            true if scale.travels => (first, block, numbers),
+            true => (block, first, numbers),
+            false => {
+                let side = Expr::symbol(Symbol::ScaleBlock, scale.block.rows);
                 // TMA begins at multiples of 16 bytes of a line: the step's number is one of four.
-                let four = self.step() / columns * columns;
-                (first / block, four, (rows * columns).into())
+                let four = block / columns * columns;
+                (first / side, four, (rows * columns).into())
             }
         };
         let load = Node::Load {
@@ -491,12 +495,12 @@ impl Walk<'_, '_> {
         };
         Some(Staged {
             sizes: Vec::new(),
-            bytes: numbers * 4,
+            bytes: numbers * scale.block.element.bytes(),
             loads: vec![load],
         })
     }
 
-    /// Offset in a block of 128×128 at which a tile begins, by scale: 0 where no block crosses its edges. Ranks
+    /// Offset in a block of several rows at which a tile begins, by scale: 0 where no block crosses its edges. Ranks
     /// divide rows between blocks.
     pub(super) fn begins_in_blocks(&mut self, pass: &Pass<'_>) -> Vec<Expr> {
         let scales = self.tiling().scales().to_vec();
@@ -512,7 +516,7 @@ impl Walk<'_, '_> {
                 Operand::Rows => row * self.tile_rows(),
                 Operand::Columns => column * self.tile_columns(),
             };
-            Some(first % Expr::symbol(Symbol::ScaleBlock, BLOCK))
+            Some(first % Expr::symbol(Symbol::ScaleBlock, scale.block.rows))
         });
         begin.map(|begin| begin.unwrap_or(0.into())).collect()
     }

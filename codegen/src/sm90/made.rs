@@ -1,10 +1,9 @@
-//! The scales that an item makes of what it stores, a subtile at a time: it has whole blocks of 1×128.
+//! The scales that an item makes of what it stores, a subtile at a time: it has whole blocks.
 
 use super::leaves::Leaf;
 use super::nodes::side;
 use super::rings::STAGES;
 use super::walk::Walk;
-use crate::encoding::BLOCK;
 use crate::kernel::{Kernel, OpKind, Region};
 use crate::program::{Pick, Side, TensorId, Var};
 use crate::warp::{Elements, Expr, Field, FragmentOp, Node, Phase, ScalesTo, Test};
@@ -32,13 +31,19 @@ impl Walk<'_, '_> {
     fn block_of(&self, column: Expr) -> Expr {
         match self.subtiles_of_block() {
             1 => column,
-            _ => column / Expr::Const(BLOCK) * Expr::Const(BLOCK),
+            _ => column / Expr::Const(self.made_columns()) * Expr::Const(self.made_columns()),
         }
     }
 
     /// Number of subtiles of a block.
     fn subtiles_of_block(&self) -> u32 {
-        (BLOCK / self.tiling().subtile().columns).max(1)
+        (self.made_columns() / self.tiling().subtile().columns).max(1)
+    }
+
+    /// Columns of a block whose scale is made; 0 where none is.
+    fn made_columns(&self) -> u32 {
+        let rule = self.b.kernel.rule();
+        rule.map_or(0, |rule| rule.block().columns)
     }
 
     /// Writes the scales of partial sums beside the slots that these stores write.

@@ -6,8 +6,8 @@ use super::passes::Pass;
 use super::rings::STAGES;
 use super::walk::Walk;
 use crate::kernel::OpKind;
-use crate::program::{ScaleBlock, Var};
-use crate::tiling::{Piece, Promotion};
+use crate::program::Var;
+use crate::tiling::{Piece, Promotion, StagedScale};
 use crate::warp::{Expr, FragmentOp, Node, Phase, ReadInto, Slot, Test, Unroll};
 
 impl Walk<'_, '_> {
@@ -149,8 +149,8 @@ impl Walk<'_, '_> {
         let pieces: Vec<(usize, Piece)> = multiplies
             .flat_map(|multiply| promotion.pieces().map(move |piece| (multiply, piece)))
             .collect();
-        // Of each scale, the share that a thread has.
-        let mut has = vec![0; self.tiling().scales().len()];
+        // The part of K whose scales a thread has, and of each scale the share.
+        let (mut depth, mut has) = (None, vec![0; self.tiling().scales().len()]);
         for (at, (multiply, piece)) in pieces.iter().copied().enumerate() {
             body.extend([
                 Node::MmaFence,
@@ -162,8 +162,9 @@ impl Walk<'_, '_> {
                 },
                 Node::MmaCommit,
             ]);
-            if at == 0 {
-                body.extend(self.read_blocks(begin));
+            if depth.replace(piece.depth) != Some(piece.depth) {
+                has.fill(0);
+                body.extend(self.read_blocks(begin, piece.depth));
             }
             for (nth, share) in (1..).zip(promotion.shares_of(piece)) {
                 body.extend(self.read_share(&mut has, multiply, (piece, share)));
@@ -196,18 +197,15 @@ impl Walk<'_, '_> {
         body
     }
 
-    /// Reads the scales of a step's blocks, if there are some: while tensor cores are busy, since their registers are no
+    /// Reads the scales of the blocks of a part of a step's K, if there are some: while tensor cores are busy, since their registers are no
     /// accumulators. The compiler puts the reads between two multiplies, and the second one starts when they have come; a barrier of
     /// the warp before them keeps them behind all. Where lines run along the N side, each thread reads many numbers, and the time
     /// behind the multiplies is too short for them.
-    fn read_blocks(&self, begin: &[Expr]) -> Vec<Node> {
+    fn read_blocks(&self, begin: &[Expr], depth: u32) -> Vec<Node> {
         let tiling = self.tiling();
         let scales = tiling.scales().iter().enumerate();
         let reads = scales.map(|(scale, staged)| {
-            let number = match staged.block {
-                ScaleBlock::Line => 0.into(),
-                ScaleBlock::Square => self.step() % staged.boxed().1,
-            };
+            let number = self.number_in_box(staged, depth);
             Node::Fragment(FragmentOp::ReadBlocks {
                 ring: STAGES,
                 scale,
@@ -221,6 +219,22 @@ impl Walk<'_, '_> {
             nodes.insert(0, Node::SyncWarp);
         }
         nodes
+    }
+
+    /// Number, in the box of a step's scales, of those of a part of its K.
+    fn number_in_box(&self, staged: &StagedScale, depth: u32) -> Expr {
+        match staged.block.is_1d() {
+            true => depth.into(),
+            false => (self.first_block(staged) + depth) % staged.boxed().1,
+        }
+    }
+
+    /// Number of a step's first block of K.
+    pub(super) fn first_block(&self, staged: &StagedScale) -> Expr {
+        match staged.depth {
+            1 => self.step(),
+            depth => self.step() * depth,
+        }
     }
 
     /// Reads those scales of a share of a piece that a thread does not have.
@@ -240,7 +254,7 @@ impl Walk<'_, '_> {
                 nodes.push(Node::Fragment(FragmentOp::ReadBlocks {
                     ring: STAGES,
                     scale,
-                    number: 0.into(),
+                    number: self.number_in_box(&tiling.scales()[scale], piece.depth),
                     begin: 0.into(),
                     share,
                 }));

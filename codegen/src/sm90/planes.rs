@@ -3,7 +3,6 @@
 
 use super::leaves::moved_blocks;
 use super::walk::Walk;
-use crate::encoding::ScaleBlock;
 use crate::kernel::{Op, OpKind, Region};
 use crate::program::{Side, TensorId, Var};
 use crate::warp::{At, BATCH, Expr, MapId, Node, Symbol, Test};
@@ -40,10 +39,11 @@ impl Walk<'_, '_> {
 impl Walk<'_, '_> {
     /// The box of the current batch's scales of blocks.
     pub(super) fn box_of_blocks(&mut self, var: Var, region: &Region) -> (MapId, At) {
+        let per_box = self.blocks_per_box(region.buffer);
         let map = self.map(
             region.buffer,
             var,
-            (self.rows_of_blocks(region.buffer), BATCH),
+            (self.rows_of_blocks(region.buffer), BATCH * per_box),
         );
         let each = self.b.kernel.buffers[region.buffer.index()]
             .usage
@@ -54,7 +54,7 @@ impl Walk<'_, '_> {
             1 => row,
             each => row / Expr::symbol(Symbol::ScaleBlock, each),
         };
-        let column = Expr::var("batch") * Expr::symbol(Symbol::Batch, BATCH);
+        let column = Expr::var("batch") * times(Expr::symbol(Symbol::Batch, BATCH), per_box);
         let at = At {
             whose: self.home_of_scales(&region.home).into(),
             ..self.place(region, map, var, (row, column), None)
@@ -64,7 +64,18 @@ impl Walk<'_, '_> {
 
     /// Bytes of that box.
     pub(super) fn bytes_of_blocks(&self, scale: TensorId) -> Expr {
-        Expr::from(self.rows_of_blocks(scale)) * Expr::symbol(Symbol::Batch, BATCH) * 4
+        let bytes = self.b.kernel.buffers[scale.index()].dtype.bytes();
+        let blocks = times(
+            Expr::symbol(Symbol::Batch, BATCH),
+            self.blocks_per_box(scale),
+        );
+        Expr::from(self.rows_of_blocks(scale)) * blocks * bytes
+    }
+
+    /// Blocks of K that a box of their tensor has.
+    fn blocks_per_box(&self, scale: TensorId) -> u32 {
+        let block = self.b.kernel.buffers[scale.index()].usage.blocks();
+        block.map_or(1, |block| self.box_columns(scale) / block.columns)
     }
 
     fn rows_of_blocks(&self, scale: TensorId) -> u32 {
@@ -81,12 +92,16 @@ impl Walk<'_, '_> {
             return;
         }
         let at = self.at.replace(self.b.kernel.loc(op.id));
-        let what = match block {
-            ScaleBlock::Line => "1×128",
-            ScaleBlock::Square => "128×128",
-        };
-        let message = format!("pieces of {rows} rows, whose scales of {what} travel with them");
+        let message = format!("pieces of {rows} rows, whose scales of {block} travel with them");
         self.refuse(message, format!("a multiple of {unit} rows"));
         self.at = at;
+    }
+}
+
+/// A number so many times.
+fn times(number: Expr, count: u32) -> Expr {
+    match count {
+        1 => number,
+        count => number * count,
     }
 }

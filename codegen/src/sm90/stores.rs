@@ -234,7 +234,7 @@ impl Walk<'_, '_> {
         if columns == subtile.columns {
             return moves(0.into(), column);
         }
-        let columns = Expr::symbol(Symbol::SliceColumns(dtype), columns);
+        let columns = Expr::symbol(Symbol::SliceColumns(dtype.bytes()), columns);
         let of = if subtile.columns == tile.columns {
             self.tile_columns()
         } else {

@@ -10,7 +10,7 @@ pub use operand::{Boxes, Major, Operand};
 pub use promotion::{Piece, Promotion, Room, StagedScale};
 
 use crate::dtype::Dtype;
-use crate::program::{Loc, PartitionId, ScaleBlock, Var};
+use crate::program::{Loc, PartitionId, Var};
 
 /// Bytes of a line of the widest swizzle.
 const LINE: u32 = 128;
@@ -192,15 +192,20 @@ impl Tiling {
     /// along the M side are a block's.
     pub fn shares_of_scale(&self, scale: usize) -> u32 {
         let StagedScale { block, operand, .. } = self.0.scales[scale];
-        match (block, self.0.promotion) {
-            (ScaleBlock::Line, Some(promotion)) if promotion.shares > 1 => {
+        match self.0.promotion {
+            Some(promotion) if block.is_1d() && promotion.shares > 1 => {
                 match self.is_on_m(operand) {
                     true => promotion.blocks / promotion.together,
                     false => promotion.shares,
                 }
             }
-            (ScaleBlock::Line | ScaleBlock::Square, _) => 1,
+            Some(_) | None => 1,
         }
+    }
+
+    /// Parts of a step's K, each of which is summed and promoted, one after another.
+    pub fn parts_of_k(&self) -> u32 {
+        self.0.promotion.map_or(1, |promotion| promotion.depth)
     }
 
     /// Numbers of a scale by which a share of a piece is multiplied.
@@ -217,7 +222,7 @@ impl Tiling {
     /// True if lines of scales are along the instruction's N side: each thread has many numbers of them in a step.
     pub fn has_scales_on_n(&self) -> bool {
         let mut scales = self.0.scales.iter();
-        scales.any(|it| it.block == ScaleBlock::Line && !self.is_on_m(it.operand))
+        scales.any(|it| it.block.is_1d() && !self.is_on_m(it.operand))
     }
 
     /// Steps that stand in the machine code one after another. Where sums are promoted, what the next one needs is worked out

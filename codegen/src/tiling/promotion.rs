@@ -5,7 +5,6 @@
 //! one after another, which have the same registers for their scales.
 
 use crate::program::{ScaleBlock, TensorId};
-use crate::variant::BLOCK;
 use std::fmt;
 
 /// The pieces in which a warpgroup multiplies a step of one product.
@@ -21,6 +20,8 @@ pub struct Promotion {
     pub parts: u32,
     /// Shares of a piece's N side, whose scales a thread has one after another; 1: it has those of the whole side all the time.
     pub shares: u32,
+    /// Parts of a step's K, each of which is summed and promoted, one after another.
+    pub depth: u32,
 }
 
 /// Registers of a thread that promoted sums leave.
@@ -39,6 +40,8 @@ pub struct Piece {
     pub block: u32,
     /// Number of the part of the N side.
     pub part: u32,
+    /// Number of the part of K.
+    pub depth: u32,
 }
 
 /// Bytes that the parts of a stage begin at: what TMA writes without a swizzle is aligned to them.
@@ -57,6 +60,8 @@ pub struct StagedScale {
     pub side: u32,
     /// True if it travels between ranks: then its rows are those of the operand, or blocks of them.
     pub travels: bool,
+    /// Blocks of K in a step.
+    pub depth: u32,
 }
 
 const fn least(a: u32, b: u32) -> u32 {
@@ -67,9 +72,12 @@ impl StagedScale {
     /// Rows and columns of the box that a step's come in: what TMA loads of a row is 16 bytes at least.
     pub const fn boxed(&self) -> (u32, u32) {
         match self.block {
-            ScaleBlock::Line if self.travels => (self.side, 1),
-            ScaleBlock::Line => (1, self.side),
-            ScaleBlock::Square => ((self.side + BLOCK - self.alike()).div_ceil(BLOCK), 4),
+            block if block.is_1d() && self.travels => (self.side, self.depth),
+            block if block.is_1d() => (self.depth, self.side),
+            block => {
+                let rows = self.side + block.rows - self.alike();
+                (rows.div_ceil(block.rows), block.line())
+            }
         }
     }
 
@@ -79,33 +87,31 @@ impl StagedScale {
     /// use counterflow_codegen::program::{ScaleBlock, TensorId};
     /// use counterflow_codegen::tiling::StagedScale;
     ///
-    /// let of = |side| StagedScale { tensor: TensorId(0), operand: 0, block: ScaleBlock::Square, side, travels: false };
+    /// let block = ScaleBlock::F32_128X128;
+    /// let of = |side| StagedScale { tensor: TensorId(0), operand: 0, block, side, travels: false, depth: 1 };
     /// assert_eq!([64, 128, 192, 256].map(|side| of(side).alike()), [64, 128, 64, 128]);
     /// // A tile of 192 has parts of two blocks of 128, and one of 208 may have parts of three.
     /// assert_eq!([64, 128, 192, 208].map(|side| of(side).boxed().0), [1, 1, 2, 3]);
     /// assert_eq!([64, 128, 192, 256].map(|side| of(side).crosses()), [false, false, true, false]);
     /// ```
     pub const fn alike(&self) -> u32 {
-        match self.block {
-            ScaleBlock::Line => 1,
+        match self.block.is_1d() {
+            true => 1,
             // The greatest divisor that the side has in common with a block, a power of two.
-            ScaleBlock::Square => 1 << least(self.side.trailing_zeros(), BLOCK.trailing_zeros()),
+            false => 1 << least(self.side.trailing_zeros(), self.block.rows.trailing_zeros()),
         }
     }
 
     /// True if a tile may begin within a block and end in another one.
     pub const fn crosses(&self) -> bool {
         let alike = self.alike();
-        match self.block {
-            ScaleBlock::Line => false,
-            ScaleBlock::Square => alike < self.side && alike < BLOCK,
-        }
+        !self.block.is_1d() && alike < self.side && alike < self.block.rows
     }
 
     /// Bytes of that box.
     pub const fn box_bytes(&self) -> u32 {
         let (rows, columns) = self.boxed();
-        rows * columns * 4
+        rows * columns * self.block.element.bytes()
     }
 
     /// Bytes of its part of a stage.
@@ -116,7 +122,11 @@ impl StagedScale {
 
 impl fmt::Display for Piece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "block {} part {}", self.block, self.part)
+        write!(f, "block {} part {}", self.block, self.part)?;
+        match self.depth {
+            0 => Ok(()),
+            depth => write!(f, " depth {depth}"),
+        }
     }
 }
 
@@ -156,6 +166,7 @@ impl Promotion {
             n: n / parts,
             parts,
             shares,
+            depth: 1,
         };
         let ways = [(1, blocks, 1), (1, 1, 1), (1, 1, 2), (2, 1, 1), (4, 1, 1)].map(way);
         let divides = move |way: &Promotion| {
@@ -178,14 +189,21 @@ impl Promotion {
 
     /// The pieces, in the order in which they are multiplied.
     pub fn pieces(&self) -> impl Iterator<Item = Piece> + use<> {
-        let (parts, step) = (self.parts, self.together.max(1) as usize);
-        let blocks = (0..self.blocks).step_by(step);
-        blocks.flat_map(move |block| (0..parts).map(move |part| Piece { block, part }))
+        let (blocks, parts, step) = (self.blocks, self.parts, self.together.max(1) as usize);
+        (0..self.depth).flat_map(move |depth| {
+            let blocks = (0..blocks).step_by(step);
+            blocks.flat_map(move |block| (0..parts).map(move |part| Piece { block, part, depth }))
+        })
+    }
+
+    /// The pieces of a step that have registers of their own for promoted sums: those of one part of K.
+    pub fn sums(&self) -> impl Iterator<Item = Piece> + use<> {
+        self.pieces().filter(|piece| piece.depth == 0)
     }
 
     /// Number of pieces.
     pub const fn count(&self) -> u32 {
-        self.blocks / self.together * self.parts
+        self.depth * (self.blocks / self.together) * self.parts
     }
 
     /// A piece's shares, in the order in which they are added: every other piece has them backwards, so that it begins with the

@@ -1,6 +1,5 @@
 //! Constants of a variant that a kernel's text has by name.
 
-use crate::dtype::Dtype;
 use crate::sm90::cta::SlotKind;
 use std::borrow::Cow;
 
@@ -52,7 +51,7 @@ pub enum Symbol {
     /// Bytes from a stored tile's subtile to the next one in a stage.
     SubtileBytes,
     /// Columns of a slice of a subtile: a line of 128 bytes of elements of that type.
-    SliceColumns(Dtype),
+    SliceColumns(u32),
     /// Steps of a tile that the second consumer begins when the first one has begun all.
     Behind,
     /// Rows of a block of an MN-major operand.
@@ -113,9 +112,9 @@ impl Symbol {
             Symbol::SubtileRows => "SUBTILE_M",
             Symbol::SubtileColumns => "SUBTILE_N",
             Symbol::SubtileBytes => "SUBTILE_BYTES",
-            Symbol::SliceColumns(Dtype::F32) => "SLICE_N_F32",
-            Symbol::SliceColumns(Dtype::Bf16 | Dtype::F16) => "SLICE_N",
-            Symbol::SliceColumns(Dtype::E4M3 | Dtype::E5M2) => "SLICE_N_FP8",
+            Symbol::SliceColumns(4) => "SLICE_N_F32",
+            Symbol::SliceColumns(1) => "SLICE_N_FP8",
+            Symbol::SliceColumns(_) => "SLICE_N",
             Symbol::Behind => "BEHIND",
             Symbol::BlockRows => "BLOCK_ROWS",
             Symbol::BlockBytes => "BLOCK_BYTES",

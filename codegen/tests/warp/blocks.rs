@@ -5,12 +5,13 @@ use crate::fixtures::library;
 use crate::fixtures::wide::wide;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{Bf16, E4M3, E5M2};
+use counterflow_codegen::encoding::{Along, Scaling};
 use counterflow_codegen::interp::{self, Input, Options};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::{Program, ScaleBlock, Side};
 use counterflow_codegen::shape::{Extent, Shape};
-use counterflow_codegen::variant::{Scales, Variant};
+use counterflow_codegen::variant::{Asked, Scales, Tensors, Variant};
 use counterflow_codegen::warp::{Expr, FragmentOp, Node, Pipeline};
 use counterflow_codegen::{cuda, sm90, verify};
 use std::collections::HashMap;
@@ -254,7 +255,7 @@ fn dequantised(name: &str, world: u32, scales: Scales, (m, n, k): (u32, u32, u32
         let name = format!("{operand}.scale");
         let mut planes = kernel.buffers.iter().filter(|buffer| buffer.name == name);
         let kind = planes.next().expect("a scale").usage;
-        let (row, step) = (row / block.rows() as usize, at / 128);
+        let (row, step) = (row / block.rows as usize, at / block.columns as usize);
         match kind.operand_rows() {
             Some(Side::Columns) => number(&name, rank, step, row),
             Some(Side::Rows) | None => number(&name, rank, row, step),
@@ -348,6 +349,50 @@ fn the_reference_has_scales() {
 fn refused(name: &str, variant: &Variant) -> String {
     let found = built(&program(name), variant).expect_err("refused");
     found.first().text(&|_| String::new())
+}
+
+#[test]
+fn blocks_that_no_operand_has_are_refused() {
+    let narrow = |columns| ScaleBlock {
+        columns,
+        ..ScaleBlock::F32_1X128
+    };
+    let asked = |blocks: [ScaleBlock; 2]| {
+        let operands = [Tensors::FirstOperands, Tensors::SecondOperands];
+        let each = operands.into_iter().zip(blocks);
+        let variant = each.fold(Variant::new(1).dtype(E4M3), |variant, (operands, block)| {
+            let scale = Some(Scaling::Given(Along::Blocks(block)));
+            let asked = variant.asked(&operands);
+            variant.encode(operands, Asked { scale, ..asked })
+        });
+        refused("gemm", &variant)
+    };
+    let told = asked([narrow(32); 2]);
+    assert!(
+        told.contains("scales of 1×32 for the operands of gemm"),
+        "{told}"
+    );
+    assert!(
+        told.contains("scales of one of these blocks: 1×128, 128×128"),
+        "{told}"
+    );
+    let told = asked([narrow(32), narrow(128)]);
+    assert!(told.contains("scales of 1×32 and of 1×128"), "{told}");
+}
+
+/// What a variant asks for by blocks is what it asks for by the kind of scales.
+#[test]
+fn scales_may_be_asked_for_by_their_blocks() {
+    for scales in BLOCKS {
+        let operands = [Tensors::FirstOperands, Tensors::SecondOperands];
+        let each = operands.into_iter().zip(scales.blocks().expect("blocks"));
+        let asked = each.fold(Variant::new(2).dtype(E4M3), |variant, (operands, block)| {
+            let scale = Some(Scaling::Given(Along::Blocks(block)));
+            let asked = variant.asked(&operands);
+            variant.encode(operands, Asked { scale, ..asked })
+        });
+        assert_eq!(asked.set("tiles", (128, 128)), variant(scales, (128, 128)));
+    }
 }
 
 #[test]

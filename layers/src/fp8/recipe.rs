@@ -182,8 +182,8 @@ impl Recipe {
             Recipe::Float8BlockScaling(recipe) => (
                 with(recipe.power_2_scale, recipe.amax_epsilon),
                 Scaling::Current(match role {
-                    Role::Input | Role::Gradient => Granularity::Block1x128,
-                    Role::Weight => Granularity::Block128x128,
+                    Role::Input | Role::Gradient => Granularity::BLOCK_1X128,
+                    Role::Weight => Granularity::BLOCK_128X128,
                 }),
             ),
         };

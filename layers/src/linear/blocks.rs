@@ -13,7 +13,7 @@ use counterflow::op::Granularity;
 use counterflow::prelude::{bf16, e4m3};
 use counterflow::{Error, QuantTensor, Tensor, UserBuffer};
 
-const LINE: Granularity = Granularity::Block1x128;
+const LINE: Granularity = Granularity::BLOCK_1X128;
 
 /// The input, or the gradient of the output, as pieces with tokens along their rows: one of each rank's rows.
 enum Pieces<'a> {

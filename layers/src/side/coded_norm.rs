@@ -28,7 +28,7 @@ pub fn coded_norm_text(norm: &Norm, recipe: &Recipe) -> String {
 /// use std::sync::Arc;
 ///
 /// let rank = Arc::new(Communicator::emulated(1)?.remove(0));
-/// let blocks = Scaling::Current(Granularity::Block1x128);
+/// let blocks = Scaling::Current(Granularity::BLOCK_1X128);
 /// let recipe = Recipe::new(Rule::transformer_engine(Fp8::E4M3), blocks, Dtype::Bf16);
 /// let norm = CodedNormKernels::load(&rank, Norm::new(Normalization::RmsNorm), recipe)?;
 /// let (x, gamma) = (rank.zeros::<bf16>([4, 16])?, rank.zeros::<bf16>([1, 16])?);
@@ -51,9 +51,9 @@ impl CodedNormKernels {
     /// True if there are kernels for a recipe: from bf16 to e4m3, by delayed scaling or with scales of 1×128, without a transposed copy.
     pub fn has(recipe: &Recipe) -> bool {
         let by_row = match recipe.scaling {
-            Scaling::Delayed | Scaling::Current(Granularity::Block1x128) => true,
+            Scaling::Delayed | Scaling::Current(Granularity::BLOCK_1X128) => true,
             Scaling::Current(
-                Granularity::PerTensor | Granularity::PerRow | Granularity::Block128x128,
+                Granularity::PerTensor | Granularity::PerRow | Granularity::Block(_),
             ) => false,
         };
         let plain = !recipe.transposed && !recipe.each_row;
@@ -158,7 +158,7 @@ impl CodedNormKernels {
         (scales, line): (impl Into<Argument<'a>>, usize),
         statistics: &'a mut Tensor<f32>,
     ) -> Result<(), Error> {
-        let blocks = Scaling::Current(Granularity::Block1x128);
+        let blocks = Scaling::Current(Granularity::BLOCK_1X128);
         let [rows, columns] = self.fits(shape, blocks)?;
         if line < rows {
             return Err(Error::Usage {
@@ -184,7 +184,7 @@ impl CodedNormKernels {
         let twin = |running: &Running<'_>| {
             let (y, found) = self.rows(running, shape, beta.is_some())?;
             let y = Matrix::new(&y, shape, Dtype::Bf16);
-            let coded = twin::quantise(&y, &self.recipe.rule, Granularity::Block1x128);
+            let coded = twin::quantise(&y, &self.recipe.rule, Granularity::BLOCK_1X128);
             write_codes(running, to, coded.codes)?;
             let mut plane = vec![0f32; held];
             let across = columns.div_ceil(128);

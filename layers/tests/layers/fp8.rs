@@ -71,8 +71,8 @@ impl Scales {
                     ..Rule::transformer_engine(Fp8::E4M3)
                 };
                 let blocks = match role {
-                    Role::Input | Role::Gradient => Granularity::Block1x128,
-                    Role::Weight => Granularity::Block128x128,
+                    Role::Input | Role::Gradient => Granularity::BLOCK_1X128,
+                    Role::Weight => Granularity::BLOCK_128X128,
                 };
                 Scales::Blocks(rule, blocks)
             }
@@ -138,7 +138,7 @@ impl Scales {
             let shape = [of_rows.len(), columns];
             let turned = quantise::Matrix::new(&own, shape, Dtype::Bf16).transposed();
             let turned = quantise::Matrix::new(&turned, [shape[1], shape[0]], Dtype::Bf16);
-            let found = dequantised(&turned, rule, Granularity::Block1x128);
+            let found = dequantised(&turned, rule, Granularity::BLOCK_1X128);
             for (at, found) in found.into_iter().enumerate() {
                 let (column, row) = (at / shape[0], first + at % shape[0]);
                 values[row * columns + column] = found;
@@ -167,7 +167,7 @@ fn dequantised(of: &quantise::Matrix<'_>, rule: &Rule, blocks: Granularity) -> V
     let coded = twin::quantise(of, rule, blocks);
     let ([_, columns], [_, across]) = (of.shape(), blocks.count(of.shape()));
     let down = match blocks {
-        Granularity::Block128x128 => 128,
+        Granularity::BLOCK_128X128 => 128,
         _ => 1,
     };
     let value = |(at, code): (usize, &u8)| {

@@ -273,7 +273,7 @@ fn results<'a>(
             });
         }
     };
-    let blocks = recipe.scaling == Scaling::Current(Granularity::Block1x128);
+    let blocks = recipe.scaling == Scaling::Current(Granularity::BLOCK_1X128);
     let mut job = Job {
         recipe,
         shape,

@@ -60,12 +60,12 @@ pub struct AllReduceNorm {
 /// # use {float8::F8E4M3, half::bf16};
 ///
 /// let rank = &Communicator::emulated(1)?[0];
-/// let recipe = Recipe::new(Rule::deep_gemm(), Scaling::Current(Granularity::Block1x128), Dtype::Bf16);
+/// let recipe = Recipe::new(Rule::deep_gemm(), Scaling::Current(Granularity::BLOCK_1X128), Dtype::Bf16);
 /// let norm: AllReduceNormBuilder = AllReduceNorm::of(rank).quantised(recipe);
 /// let norm = norm.up_to(4, 256).build()?;
 /// let (x, gamma) = (rank.zeros::<bf16>([4, 256])?, rank.zeros::<bf16>([256])?);
 /// let mut residual = rank.zeros::<bf16>([4, 256])?;
-/// let mut y = QuantTensor::new(rank.zeros::<F8E4M3>([4, 256])?, rank.zeros::<f32>([2, 4])?, Granularity::Block1x128)?;
+/// let mut y = QuantTensor::new(rank.zeros::<F8E4M3>([4, 256])?, rank.zeros::<f32>([2, 4])?, Granularity::BLOCK_1X128)?;
 /// # x.write(&[bf16::ONE; 4 * 256])?;
 /// # gamma.write(&[bf16::ONE; 256])?;
 /// norm.on(rank).x(&x).residual(&mut residual).gamma(&gamma).y(&mut y).launch()?.wait()?;
@@ -285,13 +285,13 @@ fn followed(recipe: &Recipe) -> Result<(), Error> {
         return refused("a rule with a finite eps of 0 or more");
     }
     match recipe.scaling {
-        Scaling::Delayed | Scaling::Current(Granularity::PerRow | Granularity::Block1x128) => {
+        Scaling::Delayed | Scaling::Current(Granularity::PerRow | Granularity::BLOCK_1X128) => {
             Ok(())
         }
         Scaling::Current(Granularity::PerTensor) => refused(
             "`Scaling::Delayed` with the number of the step before, or a scale for each row or 1×128: the amax of all rows is not known while the first are written",
         ),
-        Scaling::Current(Granularity::Block128x128) => {
+        Scaling::Current(Granularity::Block(_)) => {
             refused("`Scaling::Delayed`, or a scale for each row or 1×128")
         }
     }

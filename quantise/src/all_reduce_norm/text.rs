@@ -43,7 +43,7 @@ impl fmt::Display for Text {
         let out = match self.recipe.map(|recipe| recipe.scaling) {
             None => "BFLOAT",
             Some(Scaling::Current(Granularity::PerRow)) => "EACH_ROW",
-            Some(Scaling::Current(Granularity::Block1x128)) => "EACH_BLOCK",
+            Some(Scaling::Current(Granularity::BLOCK_1X128)) => "EACH_BLOCK",
             Some(Scaling::Current(_) | Scaling::Delayed) => "GIVEN",
         };
         let lines = [

@@ -171,7 +171,7 @@ impl Launched {
         for (block, scale) in (0..).zip(&made.scales) {
             let line = scales + 4 * block * across;
             memory.write(line + 4 * row * along, &scale.to_le_bytes())?;
-            if row + 1 == self.rows && pieces == Granularity::Block1x128 {
+            if row + 1 == self.rows && pieces == Granularity::BLOCK_1X128 {
                 let padding = self.plane.padded[0] as u64 - self.rows;
                 memory.write(line + 4 * self.rows, &vec![0; 4 * padding as usize])?;
             }

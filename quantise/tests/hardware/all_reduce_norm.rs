@@ -283,7 +283,7 @@ fn quantised<C: Code + Element>(
         let codes = rank.zeros::<C>([most, columns])?;
         let lines = most.next_multiple_of(4);
         let planes = match recipe.scaling {
-            Scaling::Current(Granularity::Block1x128) => [columns.div_ceil(128), lines],
+            Scaling::Current(Granularity::BLOCK_1X128) => [columns.div_ceil(128), lines],
             _ => [most, 1],
         };
         let scales = rank.zeros::<f32>(planes)?;
@@ -356,7 +356,7 @@ const QUANTISED: [usize; 3] = [16, 144, 1040];
 /// Every kind of result that is quantised.
 fn recipes() -> Vec<Recipe> {
     let (theirs, deep) = (Rule::transformer_engine, Rule::deep_gemm());
-    let [rows, blocks] = [Granularity::PerRow, Granularity::Block1x128].map(Scaling::Current);
+    let [rows, blocks] = [Granularity::PerRow, Granularity::BLOCK_1X128].map(Scaling::Current);
     let all = [
         (theirs(Fp8::E4M3), Scaling::Delayed),
         (theirs(Fp8::E4M3), rows),

@@ -17,8 +17,8 @@ pub fn rules() -> Vec<Rule> {
 const PIECES: [Granularity; 4] = [
     Granularity::PerTensor,
     Granularity::PerRow,
-    Granularity::Block1x128,
-    Granularity::Block128x128,
+    Granularity::BLOCK_1X128,
+    Granularity::BLOCK_128X128,
 ];
 
 /// All recipes with current scaling. Of f16 and f32 only two rules.

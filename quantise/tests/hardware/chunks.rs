@@ -175,8 +175,8 @@ fn chunks_of_blocks(all: &[Communicator], scales: Scales, m: usize) -> Result<()
         .collect()
     };
     let (by_x, by_w, of_x, of_w) = match scales {
-        Scales::Blocks1d2d => (1, 0, Granularity::Block1x128, Granularity::Block128x128),
-        _ => (0, 1, Granularity::Block128x128, Granularity::Block1x128),
+        Scales::Blocks1d2d => (1, 0, Granularity::BLOCK_1X128, Granularity::BLOCK_128X128),
+        _ => (0, 1, Granularity::BLOCK_128X128, Granularity::BLOCK_1X128),
     };
     let all_x = &sized(integers(m * K, 8, 3), by_x);
     let all_w = &sized(integers(N * K, 2, 4), by_w);

@@ -163,7 +163,7 @@ fn of_twin(y: &[f32], shape: [usize; 2], rule: &Rule) -> Quantised {
     twin::quantise(
         &Matrix::new(y, shape, Dtype::F32),
         rule,
-        Granularity::Block1x128,
+        Granularity::BLOCK_1X128,
     )
 }
 

@@ -3,8 +3,8 @@
 use crate::{emulated, fine};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_quantise::{
-    BlocksLast, Delayed, Fp8, Granularity, Quantise, Quantiser, Recipe, Rule, Scaling, SquareByRow,
-    SquarePadded,
+    BlocksLast, Delayed, Fp8, Granularity, Quantise, Quantiser, Recipe, Rule, ScaleBlock, Scaling,
+    SquareByRow, SquarePadded,
 };
 use counterflow_runtime::{Communicator, Error, Pending};
 use float8::{F8E4M3, F8E5M2};
@@ -13,7 +13,7 @@ use half::{bf16, f16};
 const SHAPE: [usize; 2] = [64, 256];
 
 fn blocks() -> Recipe {
-    let pieces = Scaling::Current(Granularity::Block1x128);
+    let pieces = Scaling::Current(Granularity::BLOCK_1X128);
     Recipe::new(Rule::deep_gemm(), pieces, Dtype::Bf16)
 }
 
@@ -154,7 +154,7 @@ fn lines_of_another_length_are_refused() {
     assert_eq!(blocks_last(&[64, 2]), "fine");
     assert_eq!(blocks_last(&[64, 3]), format!("scales is 64 x 3; {wanted}"));
     assert_eq!(blocks_last(&[2, 64]), format!("scales is 2 x 64; {wanted}"));
-    let scaling = Scaling::Current(Granularity::Block128x128);
+    let scaling = Scaling::Current(Granularity::BLOCK_128X128);
     let square = Recipe {
         scaling,
         ..blocks()
@@ -229,4 +229,22 @@ fn a_history_of_another_type_is_refused() {
         told(launch.scales(&mut scale).launch()),
         "a quantiser without history"
     );
+}
+
+#[test]
+fn blocks_that_no_kernel_scales_are_refused() {
+    let narrow = ScaleBlock {
+        columns: 32,
+        ..ScaleBlock::F32_1X128
+    };
+    let recipe = Recipe {
+        scaling: Scaling::Current(Granularity::Block(narrow)),
+        ..blocks()
+    };
+    let refused = Quantiser::build(&emulated(), recipe, SHAPE).expect_err("refused");
+    let Error::Usage { what, legal } = refused else {
+        panic!("{refused}");
+    };
+    assert_eq!(what, "scales of 1×32");
+    assert_eq!(legal, "a quantiser makes scales of 1×128 or 128×128");
 }

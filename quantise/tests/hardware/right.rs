@@ -114,13 +114,13 @@ type InOrder = (
 /// The layouts that a recipe's scales may have.
 fn orders(recipe: &Recipe) -> Vec<InOrder> {
     match recipe.scaling {
-        Scaling::Current(Granularity::Block1x128) => vec![
+        Scaling::Current(Granularity::Block(block)) if block.is_1d() => vec![
             ("RowsLast", plane::<RowsLast>, |on| on),
             ("BlocksLast", plane::<BlocksLast>, |on| {
                 on.layout::<BlocksLast>()
             }),
         ],
-        Scaling::Current(Granularity::Block128x128) => vec![
+        Scaling::Current(Granularity::Block(_)) => vec![
             ("SquarePadded", plane::<SquarePadded>, |on| on),
             ("SquareByRow", plane::<SquareByRow>, |on| {
                 on.layout::<SquareByRow>()
@@ -257,7 +257,7 @@ fn planes_with_longer_lines(rank: &Communicator) {
     let recipe = |from| {
         Recipe::new(
             Rule::transformer_engine(Fp8::E4M3),
-            Scaling::Current(Granularity::Block1x128),
+            Scaling::Current(Granularity::BLOCK_1X128),
             from,
         )
     };
@@ -281,7 +281,7 @@ fn planes_with_longer_lines(rank: &Communicator) {
                 let turned = Matrix::new(&turned, [shape[1], shape[0]], recipe.from);
                 // The memory of a plane, and what it must have.
                 let plane = |x: &Matrix<'_>| {
-                    let q = twin::quantise(x, &recipe.rule, Granularity::Block1x128);
+                    let q = twin::quantise(x, &recipe.rule, Granularity::BLOCK_1X128);
                     let [lines, line] =
                         [x.shape()[1].div_ceil(128), x.shape()[0].next_multiple_of(4)];
                     let mut wanted = vec![0.0; lines * (line + more)];
@@ -307,7 +307,7 @@ fn planes_with_longer_lines(rank: &Communicator) {
                 };
                 fine(launch.launch());
                 same(&bits(&fine(own.read())), &bits(&wanted), &what);
-                let q = twin::quantise(&x, &recipe.rule, Granularity::Block1x128);
+                let q = twin::quantise(&x, &recipe.rule, Granularity::BLOCK_1X128);
                 same(&codes.read(), &q.codes, &what);
                 if recipe.transposed {
                     let of_copy = bits(&fine(of_copy.read()));

@@ -27,8 +27,8 @@ pub fn recipes() -> Vec<Recipe> {
         (rule, Scaling::Current(Granularity::PerTensor)),
         (rule, Scaling::Delayed),
         (rule, Scaling::Current(Granularity::PerRow)),
-        (blocks, Scaling::Current(Granularity::Block1x128)),
-        (blocks, Scaling::Current(Granularity::Block128x128)),
+        (blocks, Scaling::Current(Granularity::BLOCK_1X128)),
+        (blocks, Scaling::Current(Granularity::BLOCK_128X128)),
     ];
     let each = kinds.map(|(rule, scaling)| Recipe::new(rule, scaling, Dtype::Bf16));
     each.iter()
@@ -43,11 +43,10 @@ fn bytes(recipe: &Recipe, [rows, columns]: [usize; 2]) -> usize {
     let twice = match recipe.scaling {
         Scaling::Current(Granularity::PerTensor) => true,
         Scaling::Current(Granularity::PerRow) => recipe.transposed,
-        Scaling::Current(Granularity::Block1x128 | Granularity::Block128x128)
-        | Scaling::Delayed => false,
+        Scaling::Current(Granularity::Block(_)) | Scaling::Delayed => false,
     };
     let of_codes = |codes: usize| match recipe.scaling {
-        Scaling::Current(Granularity::Block1x128) => codes + codes / 32,
+        Scaling::Current(Granularity::BLOCK_1X128) => codes + codes / 32,
         Scaling::Current(_) | Scaling::Delayed => codes,
     };
     let written = of_codes(elements) * (1 + usize::from(recipe.transposed));
@@ -155,7 +154,7 @@ const NORMS: [[usize; 2]; 6] = [
 
 /// Results of them.
 fn results() -> [Option<Recipe>; 2] {
-    let blocks = Scaling::Current(Granularity::Block1x128);
+    let blocks = Scaling::Current(Granularity::BLOCK_1X128);
     [
         None,
         Some(Recipe::new(Rule::deep_gemm(), blocks, Dtype::Bf16)),
@@ -206,7 +205,7 @@ fn of_norm(
         gamma.write(&vec![bf16::ONE; columns])?;
         let codes = rank.zeros::<F8E4M3>([rows, columns])?;
         let scales = rank.zeros::<f32>([columns.div_ceil(128), rows.next_multiple_of(4)])?;
-        let mut quantised = QuantTensor::new(codes, scales, Granularity::Block1x128)?;
+        let mut quantised = QuantTensor::new(codes, scales, Granularity::BLOCK_1X128)?;
         let mut launch = |on: counterflow_runtime::op::Caller<'_>| {
             let launch = norm.on(on).x(&x).gamma(&gamma).residual(&mut residual);
             match result {

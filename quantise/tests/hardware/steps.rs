@@ -240,8 +240,8 @@ fn buffers_and_flags(rank: &Communicator) {
         Scaling::Current(Granularity::PerTensor),
         Scaling::Delayed,
         Scaling::Current(Granularity::PerRow),
-        Scaling::Current(Granularity::Block1x128),
-        Scaling::Current(Granularity::Block128x128),
+        Scaling::Current(Granularity::BLOCK_1X128),
+        Scaling::Current(Granularity::BLOCK_128X128),
     ];
     let x = fine(rank.zeros::<bf16>(SHAPE));
     fine(x.write(&vec![bf16::from_f32(7.0); SHAPE[0] * SHAPE[1]]));

@@ -97,7 +97,7 @@ impl Codes {
 
     /// As an output of a launch that makes its scales of 1×128.
     pub fn made(&self, launch: Launch<'_>, scales: &Tensor<f32>) -> Result<Pending, Error> {
-        let (by, scales) = (Granularity::Block1x128, scales.clone());
+        let (by, scales) = (Granularity::BLOCK_1X128, scales.clone());
         match self {
             Codes::E4M3(codes) => {
                 let mut y = QuantTensor::new(codes.clone(), scales, by)?;

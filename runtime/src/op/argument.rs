@@ -106,7 +106,7 @@ pub struct Needs {
 /// ```
 /// use counterflow::op::{Granularity, ScaleUse};
 ///
-/// assert_eq!(ScaleUse::Dequantises(Granularity::Block1x128).to_string(), "scales of 1×128");
+/// assert_eq!(ScaleUse::Dequantises(Granularity::BLOCK_1X128).to_string(), "scales of 1×128");
 /// assert_eq!(ScaleUse::Quantises.granularity(), Granularity::PerTensor);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -28,7 +28,7 @@ pub use crate::driver::Element;
 pub use argument::{Needs, ScaleUse};
 pub use builder::OpBuilder;
 pub use built::{ByName, Op};
-pub use counterflow_codegen::encoding::Granularity;
+pub use counterflow_codegen::encoding::{Granularity, ScaleBlock};
 pub use given::{Argument, HeapInput, HeapOutput, Input, Output};
 pub use launch::Launch;
 pub use quantised::{Code, Handle, Memory, QuantTensor};

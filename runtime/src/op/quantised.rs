@@ -33,12 +33,12 @@ use std::ops::Range;
 /// let (codes, scales) = (rank.zeros::<e4m3>([64, 256])?, rank.zeros::<f32>([1, 4])?);
 /// codes.write(&[e4m3::ONE; 64 * 256])?;
 /// scales.write(&[1.0, 1.0, 0.0, 0.0])?;
-/// let w = QuantTensor::new(codes, scales, Granularity::Block128x128)?;
+/// let w = QuantTensor::new(codes, scales, Granularity::BLOCK_128X128)?;
 /// let mut y = rank.zeros::<bf16>([64, 64])?;
 /// op.on(rank).x(&x).w(&w).y(&mut y).launch()?.wait()?;
 /// assert_eq!(y.read()?, [bf16::from_f32(128.0 * (0.5 + 2.0)); 64 * 64]);
 ///
-/// assert_eq!(w.granularity(), Granularity::Block128x128);
+/// assert_eq!(w.granularity(), Granularity::BLOCK_128X128);
 /// // Codes alone, or scales of other elements, are refused.
 /// let error = op.on(rank).x(&x).w(w.codes()).y(&mut y).launch().unwrap_err();
 /// assert_eq!(error.to_string(), "w was given without its scales");
@@ -276,24 +276,29 @@ impl<C: Handle, S: Handle> QuantTensor<C, S> {
         let (first, count) = match self.granularity() {
             Granularity::PerTensor => (0, held),
             // A rank without rows: as many lines, of no row.
-            Granularity::Block1x128 if rows.is_empty() => {
+            Granularity::Block(block) if block.is_1d() && rows.is_empty() => {
                 let none = self.scales.some_rows(0..0)?;
                 return Ok(self.with(codes, none.of_shape([lines, 0])?));
             }
-            Granularity::PerRow | Granularity::Block128x128 if rows.is_empty() => (0, 0),
+            Granularity::PerRow | Granularity::Block(_) if rows.is_empty() => (0, 0),
             Granularity::PerRow => (rows.start, rows.len()),
-            Granularity::Block1x128 if line > 0 && rows.start.is_multiple_of(line) => {
+            Granularity::Block(block)
+                if block.is_1d() && line > 0 && rows.start.is_multiple_of(line) =>
+            {
                 // One plane has no rank that may have fewer rows; but a launch of some fewer has the same lines.
                 if rows.len() > line || (held == lines && rows.end < all && own != line) {
                     return Err(beyond(&rows, line));
                 }
                 (rows.start / line * lines, lines)
             }
-            Granularity::Block128x128 if rows.start.is_multiple_of(128) => {
-                (rows.start / 128, lines)
+            Granularity::Block(block) if block.is_1d() => return Err(within(&rows, line)),
+            Granularity::Block(block) => {
+                let each = block.rows as usize;
+                if !rows.start.is_multiple_of(each) {
+                    return Err(within(&rows, each));
+                }
+                (rows.start / each, lines)
             }
-            Granularity::Block1x128 => return Err(within(&rows, line)),
-            Granularity::Block128x128 => return Err(within(&rows, 128)),
         };
         Ok(self.with(codes, self.scales.some_rows(first..first + count)?))
     }
@@ -445,12 +450,12 @@ fn fits(
     let [lines, least] = granularity.scales(shape);
     let fits = match granularity {
         Granularity::PerTensor => held * line == 1,
-        Granularity::PerRow | Granularity::Block128x128 => held >= lines && line == least,
         // Each chunk's lines lie behind those of the chunk before.
-        Granularity::Block1x128 if lines > 0 => {
-            held >= lines && line.is_multiple_of(4) && held / lines * line >= shape[0]
+        Granularity::Block(block) if block.is_1d() => {
+            let padded = line.is_multiple_of(block.line() as usize);
+            lines == 0 || held >= lines && padded && held / lines * line >= shape[0]
         }
-        Granularity::Block1x128 => true,
+        Granularity::PerRow | Granularity::Block(_) => held >= lines && line == least,
     };
     match fits {
         true => Ok(()),

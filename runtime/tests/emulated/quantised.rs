@@ -47,19 +47,19 @@ fn an_operand_has_the_scales_that_its_op_reads() -> Result<(), Error> {
         (Scales::Rows, [Granularity::PerRow; 2]),
         (
             Scales::Blocks1d2d,
-            [Granularity::Block1x128, Granularity::Block128x128],
+            [Granularity::BLOCK_1X128, Granularity::BLOCK_128X128],
         ),
         (
             Scales::Blocks2d1d,
-            [Granularity::Block128x128, Granularity::Block1x128],
+            [Granularity::BLOCK_128X128, Granularity::BLOCK_1X128],
         ),
-        (Scales::Blocks1d1d, [Granularity::Block1x128; 2]),
+        (Scales::Blocks1d1d, [Granularity::BLOCK_1X128; 2]),
     ];
     let kinds = [
         Granularity::PerTensor,
         Granularity::PerRow,
-        Granularity::Block1x128,
-        Granularity::Block128x128,
+        Granularity::BLOCK_1X128,
+        Granularity::BLOCK_128X128,
     ];
     for (scales, wanted) in all {
         let op = product(rank, |op| op.dtype(Dtype::E4M3).scales(scales))?;
@@ -202,12 +202,12 @@ fn two_parts_that_do_not_belong_together_are_no_value() -> Result<(), Error> {
         ),
         // Of gathered chunks, too: three lines of each. Swapped, too few, and rows that no line has.
         (
-            Granularity::Block1x128,
+            Granularity::BLOCK_1X128,
             &[[3, 132], [6, 68], [4, 132]],
             &[[132, 3], [2, 132], [3, 131], [3, 128], [6, 64]],
         ),
         (
-            Granularity::Block128x128,
+            Granularity::BLOCK_128X128,
             &[[2, 4], [3, 4]],
             &[[2, 3], [1, 4], [4, 2]],
         ),
@@ -242,7 +242,7 @@ fn two_parts_that_do_not_belong_together_are_no_value() -> Result<(), Error> {
 
     // Rows whose scales are no rectangle of their own.
     let scales = rank.zeros::<f32>([6, 68])?;
-    let x = QuantTensor::new(codes.clone(), scales, Granularity::Block1x128)?;
+    let x = QuantTensor::new(codes.clone(), scales, Granularity::BLOCK_1X128)?;
     assert_eq!(x.rows(68..130)?.scales().shape(), [3, 68]);
     assert_eq!(x.rows(130..130)?.scales().shape(), [3, 0]);
     let (what, help) = told(x.rows(4..8));
@@ -251,7 +251,7 @@ fn two_parts_that_do_not_belong_together_are_no_value() -> Result<(), Error> {
     // A rank that has fewer rows in a launch; more rows than a line has.
     assert_eq!(x.rows(68..100)?.scales().shape(), [3, 68]);
     let scales = rank.zeros::<f32>([3, 132])?;
-    let plane = QuantTensor::new(codes.clone(), scales, Granularity::Block1x128)?;
+    let plane = QuantTensor::new(codes.clone(), scales, Granularity::BLOCK_1X128)?;
     assert_eq!(plane.rows(0..130)?.scales().shape(), [3, 132]);
     // A launch of 129 rows has the same lines.
     assert_eq!(plane.rows(0..129)?.scales().shape(), [3, 132]);
@@ -265,7 +265,7 @@ fn two_parts_that_do_not_belong_together_are_no_value() -> Result<(), Error> {
         assert!(help.starts_with("give all rows of a chunk"), "{help}");
     }
     let scales = rank.zeros::<f32>([2, 4])?;
-    let x = QuantTensor::new(codes, scales, Granularity::Block128x128)?;
+    let x = QuantTensor::new(codes, scales, Granularity::BLOCK_128X128)?;
     assert_eq!(x.rows(128..130)?.scales().shape(), [1, 4]);
     let (_, help) = told(x.rows(64..130));
     assert!(help.contains("a multiple of 128 rows"), "{help}");

@@ -25,11 +25,12 @@ pub(super) struct Factors {
 
 impl Factors {
     pub(super) fn of(rows: &ArrayView2<'_, f32>, dtype: Dtype) -> Factors {
-        let least = match dtype {
-            Dtype::E4M3 => 1.0 / 64.0,
-            Dtype::E5M2 => 1.0 / 16384.0,
-            Dtype::Bf16 | Dtype::F16 | Dtype::F32 => f32::MIN_POSITIVE,
-        };
+        // The smallest number with all bits of precision.
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "a power of two that f32 has"
+        )]
+        let least = (dtype.half_subnormal() / dtype.unit_roundoff()) as f32;
         let steps = rows.ncols().div_ceil(STEP);
         let mut factors = Factors {
             numbers: vec![[0.0; STEP]; rows.nrows() * steps],

@@ -4,7 +4,6 @@ use super::short;
 use crate::dtype::Dtype;
 use crate::program::{Side, Usage};
 use crate::shape::Extent;
-use crate::variant::BLOCK;
 use ndarray::linalg::general_mat_mul;
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis, Slice};
 use std::ops::Range;
@@ -105,26 +104,27 @@ impl Tile {
         }
     }
 
-    /// Product with promoted sums: each sum over 128 of K is multiplied by the product of its scales, which is
+    /// Product with promoted sums: each sum over so much of K is multiplied by the product of its scales, which is
     /// rounded to f32, and added to what came before, rounded once.
     pub fn promoted_dot(
         &mut self,
         (a, of_a): (&ArrayView2<'_, f32>, Dtype),
         (b, of_b): (&ArrayView2<'_, f32>, Dtype),
         shares: &[Range<usize>],
-        factors: &[Option<Array2<f32>>; 2],
+        (interval, factors): (u32, &[Option<Array2<f32>>; 2]),
     ) {
         self.shaped(a.nrows(), b.nrows());
+        let interval = interval as usize;
         let mut c = self.view_mut();
         let factor = |side: usize, row: usize, step: usize| {
             (factors[side].as_ref()).map_or(1.0, |factors| factors[(row, step)])
         };
         let add = |c: &mut ArrayViewMut2<'_, f32>, share: &Range<usize>| {
-            for start in share.clone().step_by(BLOCK as usize) {
-                let columns = start..(start + BLOCK as usize).min(share.end);
+            for start in share.clone().step_by(interval) {
+                let columns = start..(start + interval).min(share.end);
                 let [a, b] =
                     [a, b].map(|part| part.slice_axis(Axis(1), Slice::from(columns.clone())));
-                let step = start / BLOCK as usize;
+                let step = start / interval;
                 let mut sums = vec![0.0; c.len()];
                 short::add(&mut sums, (&a, of_a), (&b, of_b));
                 for (at, sum) in sums.into_iter().enumerate() {
@@ -152,11 +152,16 @@ impl Tile {
         }
     }
 
-    /// Adds codes, each times the scale of its 128 columns of a row, in f32.
-    pub fn reduce_scaled(&mut self, codes: &ArrayView2<'_, f32>, scales: &ArrayView2<'_, f32>) {
+    /// Adds codes, each times the scale of its block of so many columns of a row, in f32.
+    pub fn reduce_scaled(
+        &mut self,
+        codes: &ArrayView2<'_, f32>,
+        scales: &ArrayView2<'_, f32>,
+        block: u32,
+    ) {
         let mut c = self.view_mut();
         for ((row, column), c) in c.indexed_iter_mut() {
-            *c += codes[(row, column)] * scales[(row, column / BLOCK as usize)];
+            *c += codes[(row, column)] * scales[(row, column / block as usize)];
         }
     }
 

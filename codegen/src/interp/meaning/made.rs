@@ -4,12 +4,11 @@ use crate::dtype::Dtype;
 use crate::encoding::bounds::{Made, Magnitude, of_codes};
 use crate::encoding::rule::Rule;
 use crate::interp::known::Known;
-use crate::variant::BLOCK;
 
-/// The rows of an item, each 128 columns multiplied by their scale, and the scales: for each 128 columns a line.
+/// The rows of an item, the columns of each block multiplied by their scale, and the scales: a line for each block of columns.
 pub(super) fn scaled(rule: &Rule, known: &Known) -> (Known, Known) {
     let (rows, columns) = known.value.dim();
-    let block = BLOCK as usize;
+    let block = rule.block().columns as usize;
     let mut values = known.clone();
     let mut scales = Known::zero(columns.div_ceil(block), rows);
     for row in 0..rows {
@@ -31,7 +30,7 @@ pub(super) fn scaled(rule: &Rule, known: &Known) -> (Known, Known) {
 
 /// The rows of an item as who reads their codes and scales has them: partial sums that travel in FP8, which keep their number here.
 pub(super) fn decoded(rule: &Rule, known: &Known) -> Known {
-    let (block, loses) = (BLOCK as usize, of_codes(rule));
+    let (block, loses) = (rule.block().columns as usize, of_codes(rule));
     let mut decoded = known.clone();
     let (rows, columns) = known.value.dim();
     for row in 0..rows {

@@ -372,10 +372,10 @@ impl Running {
                 let tile = accs[usize::from(acc.0)].get_or_insert_default();
                 tile.first = a.rows.start;
                 let [of_left, of_right] = [a, b].map(|of| kernel.buffers[of.tensor.index()].dtype);
-                if !summing.promoted {
+                let Some(interval) = summing.promoted else {
                     tile.dot((&left.view(), of_left), (&right.view(), of_right), &shares);
                     return Ok(());
-                }
+                };
                 let mut factors = [None, None];
                 for ((blocks, of), factors) in summing.scales.iter().zip([a, b]).zip(&mut factors) {
                     if let Some((blocks, scales)) = blocks.zip(kernel.operand_scales(of)) {
@@ -384,7 +384,8 @@ impl Running {
                     }
                 }
                 let (left, right) = (left.view(), right.view());
-                tile.promoted_dot((&left, of_left), (&right, of_right), &shares, &factors);
+                let factors = (interval, &factors);
+                tile.promoted_dot((&left, of_left), (&right, of_right), &shares, factors);
             }
             StepKind::Reduce { acc, from } => {
                 let mut order: Vec<u16> = from.owner.ranks(world).collect();
@@ -396,9 +397,10 @@ impl Running {
                 let tile = accs[usize::from(acc.0)].get_or_insert_default();
                 tile.first = from.rows.start;
                 tile.shaped(from.rows.len() as usize, from.columns.len() as usize);
-                if let (Some(scales), [codes]) = (kernel.tile_scales(from), &*parts) {
+                let scales = kernel.tile_scales(from).zip(kernel.made_block(from.tensor));
+                if let (Some((scales, block)), [codes]) = (scales, &*parts) {
                     let scales = self.lines_of(&scales)?.read(memory)?;
-                    tile.reduce_scaled(&codes.view(), &scales.view());
+                    tile.reduce_scaled(&codes.view(), &scales.view(), block.columns);
                     return Ok(());
                 }
                 tile.reduce(parts.iter().map(Tile::view), dtype);

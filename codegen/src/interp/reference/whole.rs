@@ -17,7 +17,6 @@ use crate::interp::sizes::Sizes;
 use crate::program::{AtEnd, Program, Side, TensorId, Usage};
 use crate::shape::Extent;
 use crate::value::AccId;
-use crate::variant::BLOCK;
 use ndarray::{Array2, Axis, Slice, Zip};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -289,8 +288,9 @@ impl<'a> Wholes<'a> {
             end: seen.nrows() as u32,
         };
         let factors = blocks.factors(rows, &self.inputs.seen(rank, blocks.scale.index()).view());
+        let depth = blocks.block.columns as usize;
         for ((row, column), value) in seen.indexed_iter_mut() {
-            *value *= factors[(row, column / BLOCK as usize)];
+            *value *= factors[(row, column / depth)];
         }
         seen
     }

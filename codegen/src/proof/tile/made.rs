@@ -4,7 +4,6 @@
 //! That each is written once is coverage, as of other outputs: a store writes the scales of its item's blocks.
 
 use crate::diag::{Diagnostic, Rule};
-use crate::encoding::BLOCK;
 use crate::kernel::{Block, Kernel, Op, OpKind, Region, visit, visit_ops};
 use crate::program::{Home, PartitionId, StoreMode, TensorId};
 
@@ -93,6 +92,8 @@ fn divided(kernel: &Kernel, body: &[Block], found: &mut Vec<Diagnostic>) {
 }
 
 fn divides(kernel: &Kernel, partition: PartitionId, op: &Op) -> Option<Diagnostic> {
+    let rule = kernel.rule()?;
+    let block = rule.block();
     let tile = if let OpKind::Store { dst, .. } = &op.kind
         && kernel.made_of(dst.buffer).is_some()
     {
@@ -106,13 +107,16 @@ fn divides(kernel: &Kernel, partition: PartitionId, op: &Op) -> Option<Diagnosti
     };
     let partition = &kernel.partitions[partition.index()];
     let columns = partition.column_block?;
-    if columns.is_multiple_of(BLOCK) {
+    if columns.is_multiple_of(block.columns) {
         return None;
     }
     let message = format!(
-        "`{}` has scales of 1×{BLOCK}, and tiles of {columns} columns",
+        "`{}` has scales of {block}, and tiles of {columns} columns",
         kernel.buffers[tile.buffer.index()].name
     );
-    let hint = format!("a multiple of {BLOCK} columns: a tile makes the scales of whole blocks");
+    let hint = format!(
+        "a multiple of {} columns: a tile makes the scales of whole blocks",
+        block.columns
+    );
     Some(Diagnostic::new(Rule::Coverage, kernel.loc(op.id), message).hint(hint))
 }

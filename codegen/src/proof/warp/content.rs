@@ -12,7 +12,7 @@ use crate::diag::Diagnostic;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, visit};
 use crate::program::TensorId;
-use crate::tiling::Piece;
+use crate::tiling::{Piece, Tiling};
 use crate::warp::{BLOCK_ROWS, Elements, Source};
 
 /// Part of an operand's tile.
@@ -174,7 +174,7 @@ impl Simulator<'_> {
         } else {
             0
         };
-        if piece.is_some() {
+        if let Some(piece) = piece {
             if self.agents[index].fragment.short.is_some() || !fresh {
                 return wrong("what tensor cores summed before was not added to the promoted sums");
             }
@@ -182,7 +182,7 @@ impl Simulator<'_> {
                 tensors: Some(tensors),
                 at,
                 lacks,
-                depth: columns,
+                depth: self.part_of_k(tiling, piece, columns),
                 ..TileProduct::default()
             }));
         }
@@ -211,6 +211,17 @@ impl Simulator<'_> {
         product.lacks_also(lacks);
         product.depth.1 = columns.1;
         Ok(None)
+    }
+
+    /// Columns that a piece has of those of a step's operands.
+    fn part_of_k(&self, tiling: &Tiling, piece: Piece, columns: (u32, u32)) -> (u32, u32) {
+        let parts = tiling.parts_of_k();
+        let each = self.case.pipeline.tile().k / parts;
+        let at = |part: u32| (columns.0 + part * each).min(columns.1);
+        match parts {
+            1 => columns,
+            _ => (at(piece.depth), at(piece.depth + 1)),
+        }
     }
 
     /// The first row and column of a subtile of a tile.

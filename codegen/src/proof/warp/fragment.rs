@@ -4,7 +4,6 @@ use super::flatten::Flattener;
 use super::simulator::{Simulator, Verdict};
 use super::step::{Box4, FragmentStep, Into, Kind, Scales, Step};
 use super::trace;
-use crate::encoding::BLOCK;
 use crate::program::{Side, TensorId};
 use crate::tiling::{StagedScale, Subtile};
 use crate::warp::{Along, Elements, Expr, FragmentOp, Node, ReadInto, ScalesTo, Slot, Source};
@@ -140,7 +139,10 @@ impl<'a> Flattener<'a> {
             } => {
                 let subtile = self.of_subtile();
                 let most = match to {
-                    ScalesTo::Registers | ScalesTo::Slot { .. } => BLOCK,
+                    ScalesTo::Registers | ScalesTo::Slot { .. } => {
+                        let rule = self.case.pipeline.kernel.rule();
+                        rule.map_or(0, |rule| rule.block().columns)
+                    }
                     ScalesTo::Plane { .. } => subtile.columns,
                 };
                 let columns = self.extent(columns, most);

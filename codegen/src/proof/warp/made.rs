@@ -6,8 +6,7 @@ use super::simulator::{Simulator, Verdict};
 use super::step::{Area, Box4, Scales};
 use super::trace;
 use crate::diag::Diagnostic;
-use crate::encoding::BLOCK;
-use crate::program::TensorId;
+use crate::program::{TensorId, Usage};
 use crate::warp::Elements;
 
 impl Simulator<'_> {
@@ -98,8 +97,7 @@ impl Simulator<'_> {
             .case
             .geometry(to.plan)
             .size(buffers[of.index()].columns);
-        let whole = columns.1 == (columns.0 + BLOCK).min(end);
-        if made != columns || columns.0 < columns.1 && !(whole && columns.0.is_multiple_of(BLOCK)) {
+        if made != columns || !is_whole(usage, columns, end) {
             return wrong("they are not of a whole block");
         }
         if to.rows.0 < to.rows.1 && columns.0 < columns.1 {
@@ -161,7 +159,8 @@ impl Simulator<'_> {
         let tile = self.case.pipeline.subtile_at(part);
         let first = self.row_in_all(&from, from.origin.0);
         let row = first + self.rows_before(index);
-        let block = (from.origin.1 - tile.1) / BLOCK;
+        let blocks = (self.case.pipeline.kernel.buffers[plane.index()].usage).blocks();
+        let block = (from.origin.1 - tile.1) / blocks.map_or(1, |block| block.columns);
         let exists = row < from.all.1 && from.columns.0 < from.columns.1;
         if exists && of_tile != (plane, self.case.slot(&from), row, block) {
             return wrong("the scales are of another tile");
@@ -202,10 +201,16 @@ impl Simulator<'_> {
         if made != columns {
             return wrong("they were made of other columns");
         }
-        let whole = columns.1 == (columns.0 + BLOCK).min(end);
-        if columns.0 < columns.1 && !(whole && columns.0.is_multiple_of(BLOCK)) {
+        if !is_whole(plane.usage, columns, end) {
             return wrong("they are not of a whole block");
         }
         self.taken(index, (tensor, of), (part, elements), (rows, columns))
     }
+}
+
+/// True if columns are none, or all that exist of one block of a plane's, before the end.
+fn is_whole(plane: Usage, columns: (u32, u32), end: u32) -> bool {
+    let each = plane.blocks().map_or(1, |block| block.columns);
+    let whole = columns.1 == (columns.0 + each).min(end);
+    columns.0 >= columns.1 || whole && columns.0.is_multiple_of(each)
 }

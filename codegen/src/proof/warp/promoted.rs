@@ -4,7 +4,6 @@ use super::held::{BlocksRead, Content, Short, TileProduct};
 use super::simulator::{Simulator, Verdict};
 use super::step::{Area, Box4};
 use super::trace;
-use crate::encoding::{BLOCK, ScaleBlock};
 use crate::tiling::{Piece, StagedScale};
 
 impl Simulator<'_> {
@@ -19,7 +18,7 @@ impl Simulator<'_> {
         fragment.blocks.clear();
         let shares = || {
             let promotion = tiling.promotion().into_iter();
-            let pieces = promotion.flat_map(|it| it.pieces().map(move |piece| (it, piece)));
+            let pieces = promotion.flat_map(|it| it.sums().map(move |piece| (it, piece)));
             pieces.flat_map(|(it, piece)| it.shares_of(piece).map(move |share| (piece, share)))
         };
         for product in 0..tiling.products().len() {
@@ -51,9 +50,9 @@ impl Simulator<'_> {
             }
         };
         let (row, column) = from.origin;
-        let (rows, block) = match staged.block {
-            ScaleBlock::Line if !staged.travels => (column, row),
-            ScaleBlock::Line | ScaleBlock::Square => (self.row_in_all(&from, row), column + number),
+        let (rows, block) = match staged.block.is_1d() && !staged.travels {
+            true => (column, row + number),
+            false => (self.row_in_all(&from, row), column + number),
         };
         if self.lacks_scales(&from, staged, (rows, begin)) {
             let what = "the stage holds the scales of a part of the tile's rows or columns";
@@ -76,9 +75,9 @@ impl Simulator<'_> {
     fn lacks_scales(&self, from: &Box4, staged: StagedScale, (first, begin): (u32, u32)) -> bool {
         let geometry = self.case.geometry(from.plan);
         let plane = &self.case.pipeline.kernel.buffers[from.tensor.index()];
-        let by = staged.block.rows();
+        let by = staged.block.rows;
         let tile = (first * by + begin + staged.side).div_ceil(by);
-        if staged.block == ScaleBlock::Line && !staged.travels {
+        if staged.block.is_1d() && !staged.travels {
             return from.columns.1 < tile.min(geometry.size(plane.columns));
         }
         let all = geometry.size(plane.rows);
@@ -105,8 +104,9 @@ impl Simulator<'_> {
                 return Some("the scales of its blocks were not read");
             };
             let staged = tiling.scales()[scale];
-            let by = staged.block.rows();
-            if read.block != short.of.depth.0 / BLOCK {
+            let by = staged.block.rows;
+            let (first_of_k, end_of_k) = short.of.depth;
+            if first_of_k < end_of_k && read.block != first_of_k / staged.block.columns {
                 return Some("the scales that were read are of another block of K");
             }
             if first.is_some_and(|first| first / by != read.rows) {
@@ -147,8 +147,9 @@ impl Simulator<'_> {
         let fragment = &mut self.agents[index].fragment;
         let of = short.of.clone();
         fragment.short = (!short.left.is_empty()).then_some(short);
+        let of_sum = Piece { depth: 0, ..piece };
         let known =
-            (fragment.promoted.iter_mut()).find(|it| (it.0, it.1) == (product, (piece, share)));
+            (fragment.promoted.iter_mut()).find(|it| (it.0, it.1) == (product, (of_sum, share)));
         let Some((.., sum)) = known else {
             let what = "the promoted sums were not set to zero";
             return Err(Box::new(trace::wrong(self, index, what)));

@@ -1,15 +1,20 @@
-//! What tiles must be whose items make scales of 1×128 of what they store.
+//! What tiles must be whose items make scales of blocks of what they store.
 
 use super::asked::Asked;
 use super::finding::refuse;
 use super::subtiles::{Sums, VALUES};
 use crate::diag::Diagnostic;
-use crate::encoding::BLOCK;
+use crate::encoding::ScaleBlock;
 use crate::program::TensorId;
 use crate::tiling::Tiling;
 
 /// Advice on tiles whose rows are divided among lanes.
 const NOT_SWAPPED: &str = "a multiple of 64 rows: other tiles are multiplied with their sides swapped, and the scales of a row are in no warp";
+
+/// The blocks whose scales an item makes.
+fn block(asked: &Asked<'_>) -> Option<ScaleBlock> {
+    asked.kernel.rule().map(|rule| rule.block())
+}
 
 /// The lanes of a quad have a row of a block: where a tile is swapped, its columns are on the side that warps divide.
 pub(super) fn scales_of_rows(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
@@ -22,12 +27,16 @@ pub(super) fn scales_of_rows(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagn
 /// Partial sums with scales: blocks of accumulators, in tiles that are not swapped, which are added to those of one product.
 pub(super) fn partial_sums(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
     let (at, computed) = asked.item.partial?;
+    let block = block(asked)?;
     let (what, hint) = if tiling.swapped() {
         ("in swapped tiles", NOT_SWAPPED)
-    } else if !tiling.tile().columns.is_multiple_of(BLOCK) {
+    } else if !tiling.tile().columns.is_multiple_of(block.columns) {
         (
             "in tiles of no whole blocks",
-            "a multiple of 128 columns: a tile makes the scales of whole blocks",
+            &*format!(
+                "a multiple of {} columns: a tile makes the scales of whole blocks",
+                block.columns
+            ),
         )
     } else if computed {
         (
@@ -48,7 +57,7 @@ pub(super) fn partial_sums(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnos
         return None;
     };
     let message = format!(
-        "partial sums with scales of 1×{BLOCK} {what}, in {}",
+        "partial sums with scales of {block} {what}, in {}",
         asked.tiles()
     );
     Some(refuse(at, message, hint))
@@ -56,16 +65,16 @@ pub(super) fn partial_sums(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnos
 
 /// A subtile is a line of the widest swizzle: whole blocks of bytes, and no whole ones of wider elements.
 pub(super) fn bytes_beside_scales(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
-    let made = asked.results.made && !tiling.swapped();
+    let block = asked.results.made.filter(|_| !tiling.swapped())?;
     let buffer = |tensor: TensorId| &asked.kernel.buffers[tensor.index()];
-    let mut tensors = asked.item.tensors.iter().filter(|_| made);
+    let mut tensors = asked.item.tensors.iter();
     let (tensor, at) = tensors.find(|(tensor, _)| {
         let buffer = buffer(*tensor);
         buffer.dtype.bytes() > 1 && !buffer.usage.is_repeated()
     })?;
     let buffer = buffer(*tensor);
     let message = format!(
-        "tiles of `{}` of {}, in a kernel that makes scales of 1×{BLOCK}",
+        "tiles of `{}` of {}, in a kernel that makes scales of {block}",
         buffer.name, buffer.dtype
     );
     let hint = "a kernel whose items store and read FP8 alone: subtiles have 128 bytes a row; or quantise what it writes";
@@ -76,11 +85,14 @@ pub(super) fn bytes_beside_scales(asked: &Asked<'_>, tiling: &Tiling) -> Option<
 pub(super) fn registers_beside_scales(asked: &Asked<'_>, _: &Tiling) -> Option<Diagnostic> {
     let at = asked.item.made.filter(|_| asked.results.computed)?;
     let wgmma = asked.wgmma;
-    let values = wgmma.accumulators() + wgmma.blocks() * BLOCK / 2;
+    let columns = block(asked)?.columns;
+    let values = wgmma.accumulators() + wgmma.blocks() * columns / 2;
     if values <= VALUES {
         return None;
     }
     let message = format!("scales made of what is computed in {}", asked.tiles());
-    let hint = "tiles of 128 rows: scales are made of 128 columns at a time, and a thread has no room for those of more rows";
+    let hint = format!(
+        "tiles of 128 rows: scales are made of {columns} columns at a time, and a thread has no room for those of more rows"
+    );
     Some(refuse(at, message, hint))
 }

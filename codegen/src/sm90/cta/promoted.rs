@@ -5,7 +5,6 @@ use super::asked::Asked;
 use super::finding::refuse;
 use super::registers::{REGISTERS_TO_PROMOTE_WHOLE, registers_to_promote};
 use crate::diag::Diagnostic;
-use crate::encoding::ScaleBlock;
 use crate::program::Side;
 use crate::tiling::{Promotion, Room, StagedScale};
 
@@ -27,6 +26,7 @@ impl Asked<'_> {
                 block,
                 side: [tile.rows, tile.columns][side],
                 travels: self.kernel.buffers[tensor.index()].usage.is_gathered(),
+                depth: self.kind.k.div_ceil(block.columns),
             })
         });
         scales.collect()
@@ -40,7 +40,7 @@ impl Asked<'_> {
         let lines = self
             .scales()
             .into_iter()
-            .filter(|scale| scale.block == ScaleBlock::Line && staged[scale.operand].1 == on_n);
+            .filter(|scale| scale.block.is_1d() && staged[scale.operand].1 == on_n);
         lines.map(|scale| scale.side / 4).sum()
     }
 
@@ -65,7 +65,9 @@ impl Asked<'_> {
             whole: whole?,
         };
         let promotion = Promotion::of(blocks, n, self.registers_of_scales(), room)?;
-        self.promotes().then_some(promotion)
+        let interval = self.kernel.variant.promotion_interval();
+        let depth = self.kind.k.div_ceil(interval.filter(|_| self.promotes())?);
+        Some(Promotion { depth, ..promotion })
     }
 
     /// Bytes of a stage for scales: what comes behind them begins with a swizzle's period.
@@ -85,31 +87,28 @@ pub(super) fn promoted_elements(asked: &Asked<'_>) -> Vec<Diagnostic> {
     vec![refuse(asked.at, message, hint)]
 }
 
-/// A tile has all of a block of 128×128 along its side, or lies within one. Along the instruction's N side it may have parts of
+/// A tile has all of a block of several rows along its side, or lies within one. Along the instruction's N side it may have parts of
 /// two, unless they come from another rank: then the second one's scale may not be there.
 pub(super) fn whole_squares(asked: &Asked<'_>) -> Vec<Diagnostic> {
     let kernel = asked.kernel;
-    let squares = asked
-        .scales()
-        .into_iter()
-        .filter(|it| it.block == ScaleBlock::Square);
+    let squares = asked.scales().into_iter().filter(|it| !it.block.is_1d());
     let mut found = Vec::new();
     for scale in squares {
-        let name = &kernel.buffers[scale.tensor.index()].name;
+        let (name, block) = (&kernel.buffers[scale.tensor.index()].name, scale.block.rows);
         let (_, side) = asked.stages().0[scale.operand];
         let what = Side::ALL[side].word();
         let on_n = side == usize::from(!asked.wgmma.swapped());
         let parts = on_n && !scale.travels && scale.boxed().0 == 2;
         if scale.crosses() && !parts {
             let message = format!(
-                "tiles of {} {what}, across the blocks of 128 of `{name}`",
+                "tiles of {} {what}, across the blocks of {block} of `{name}`",
                 scale.side
             );
             let two = match on_n && !scale.travels {
                 true => ", or one with parts of two blocks at most, such as 192",
                 false => "",
             };
-            let hint = format!("a number of {what} that divides 128, or a multiple of it{two}");
+            let hint = format!("a number of {what} that divides {block}, or a multiple of it{two}");
             found.push(refuse(asked.at, message, hint));
         }
     }

@@ -20,7 +20,7 @@ pub(super) fn results(kernel: &Kernel) -> Results {
         computed: false,
         bytes: false,
         measured: false,
-        made: false,
+        made: None,
     };
     let mut each = |op: &Op| {
         let through = match &op.kind {
@@ -30,7 +30,8 @@ pub(super) fn results(kernel: &Kernel) -> Results {
                 results.stores += 1;
                 results.measured |= amax.is_some();
                 let output = !kernel.buffers[dst.buffer.index()].is_scratch();
-                results.made |= output && kernel.made_of(dst.buffer).is_some();
+                let made = kernel.made_block(dst.buffer).filter(|_| output);
+                results.made = results.made.or(made);
                 results.bytes |= kernel.buffers[dst.buffer.index()].dtype.is_fp8();
                 let value = &kernel.values[usize::from(value.0)];
                 results.computed |= !matches!(value, Value::Acc(_));
@@ -76,7 +77,9 @@ pub(super) fn results(kernel: &Kernel) -> Results {
         }
     }
     // Lines of a subtile are of 16-bit elements, unless they are to be whole blocks of bytes.
-    results.widest = results.widest.max(if results.made { 1 } else { 2 });
+    results.widest = results
+        .widest
+        .max(if results.made.is_some() { 1 } else { 2 });
     results
 }
 

@@ -13,6 +13,7 @@ use super::shared::{cluster_fits, clusters, shared_alone, some_in_cluster, split
 use super::wgmma::{ATOM_ROWS, MOST_ACCUMULATORS, Mode, Wgmma};
 use crate::diag::Diagnostic;
 use crate::dtype::Dtype;
+use crate::encoding::rule::Fp8;
 use crate::kernel::{Kernel, OpKind, Role, RoleKind, visit};
 use crate::program::{TensorId, role_words};
 use crate::shape::Geometry;
@@ -285,17 +286,15 @@ fn multiplied_elements(asked: &Asked<'_>) -> Vec<Diagnostic> {
 }
 
 /// Reason that two types are not multiplied by each other.
-const fn unlike(a: Dtype, b: Dtype) -> Option<&'static str> {
-    match (a, b) {
-        (Dtype::Bf16, Dtype::Bf16)
-        | (Dtype::F16, Dtype::F16)
-        | (Dtype::E4M3, Dtype::E4M3 | Dtype::E5M2)
-        | (Dtype::E5M2, Dtype::E4M3) => None,
-        (Dtype::E5M2, Dtype::E5M2) => {
+fn unlike(a: Dtype, b: Dtype) -> Option<&'static str> {
+    match [a, b].map(Fp8::of) {
+        [Some(Fp8::E5M2), Some(Fp8::E5M2)] => {
             Some("make one of the two e4m3: 3 bits of precision in both are too few")
         }
-        (Dtype::F32, Dtype::F32) => Some("bf16, f16 or e4m3"),
-        (Dtype::Bf16 | Dtype::F16 | Dtype::F32 | Dtype::E4M3 | Dtype::E5M2, _) => {
+        [Some(_), Some(_)] => None,
+        [None, None] if a == b && a.bytes() == 2 => None,
+        [None, None] if a == b => Some("bf16, f16 or e4m3"),
+        [Some(_) | None, Some(_) | None] => {
             Some("operands of one type, or one e4m3 and the other e5m2")
         }
     }

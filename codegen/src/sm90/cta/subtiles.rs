@@ -2,7 +2,7 @@
 //! room for, a stage for the stored tiles that it is made of, and a thread's registers for what becomes of it.
 
 use super::wgmma::{ATOM_ROWS, BLOCK_ROWS, CONSUMERS, Mode, Wgmma};
-use crate::encoding::BLOCK;
+use crate::encoding::ScaleBlock;
 use crate::tiling::{Subtile, Tile};
 
 /// Needs of a kernel's tiles for shared memory, over all of its loops: they pass through the same stages.
@@ -56,8 +56,8 @@ pub(super) struct Results {
     pub bytes: bool,
     /// True if amaxes are made of what is stored: then it is in registers before its scale, too.
     pub measured: bool,
-    /// True if scales of 1×128 are made of what is stored: then a subtile has whole blocks.
-    pub made: bool,
+    /// Blocks whose scales are made of what is stored: then a subtile has whole ones.
+    pub made: Option<ScaleBlock>,
 }
 
 /// Place of a sum over ranks, in items that have a product.
@@ -125,8 +125,8 @@ impl Needs {
     /// more than fewer stores. CTAs that split a tile's K store as many of its subtiles each, where a
     /// width allows it, and otherwise narrow ones, which differ least. Where scales are made of a subtile, it has their blocks.
     fn subtile_columns(&self) -> u32 {
-        if self.results.made {
-            return BLOCK;
+        if let Some(block) = self.results.made {
+            return block.columns;
         }
         let widths = match self.wgmma.mode {
             Mode::PingPong => &[64, 32][..],

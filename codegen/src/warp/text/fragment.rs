@@ -151,7 +151,10 @@ impl Printer<'_> {
             } => {
                 let from = self.elements(*elements, part);
                 let [column, columns] = columns.each_ref().map(number);
-                let name = |tensor: &TensorId| &self.pipeline.kernel.buffers[tensor.index()].name;
+                let buffers = &self.pipeline.kernel.buffers;
+                let name = |tensor: &TensorId| &buffers[tensor.index()].name;
+                let rule = self.pipeline.kernel.rule();
+                let each = rule.map_or(1, |rule| rule.block().columns);
                 match to {
                     ScalesTo::Registers => {
                         format!("make scales of |{from}| of [{column}..{columns}]")
@@ -160,7 +163,7 @@ impl Printer<'_> {
                         let [row, rows] = rows.each_ref().map(number);
                         let [all, line] = all.each_ref().map(number);
                         format!(
-                            "{}[({column}) / 128, {row}..{rows}] <- scales of |{from}| of [..{columns}], zeros in {all}..{line}",
+                            "{}[({column}) / {each}, {row}..{rows}] <- scales of |{from}| of [..{columns}], zeros in {all}..{line}",
                             name(tensor)
                         )
                     }
@@ -168,7 +171,7 @@ impl Printer<'_> {
                         let [rank, slot] = to.each_ref().map(number);
                         let [row, rows] = rows.each_ref().map(number);
                         format!(
-                            "{} on {rank}, slot {slot} [{row}..{rows}, ({column}) / 128] <- scales of |{from}| of [..{columns}]",
+                            "{} on {rank}, slot {slot} [{row}..{rows}, ({column}) / {each}] <- scales of |{from}| of [..{columns}]",
                             name(tensor)
                         )
                     }

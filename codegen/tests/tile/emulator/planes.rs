@@ -79,7 +79,7 @@ fn scales_of_blocks_travel_with_their_rows() {
         gathers.map(|gather| kinds.map(|scales| (1..=8).map(move |world| (gather, scales, world))));
     for ((made, scale), scales, world) in sampled(all.into_iter().flatten().flatten(), 7) {
         let [x, w] = scales.blocks().expect("of blocks");
-        let of_squares = [("x.scale", x), ("w.scale", w)].contains(&(scale, ScaleBlock::Square));
+        let of_squares = [("x.scale", x), ("w.scale", w)].contains(&(scale, ScaleBlock::F32_128X128));
         let (rows, n) = match (of_squares, scale) {
             (true, "x.scale") => (vec![389, 128, 1], 24),
             (true, _) => (vec![9], 392),

@@ -8,7 +8,7 @@ use counterflow_layers::{
     LayerNormLinear, LayerNormLinearConfig, LayerNormLinearParameters, Norm, Normalization,
 };
 
-const BLOCKS: Scaling = Scaling::Current(Granularity::Block1x128);
+const BLOCKS: Scaling = Scaling::Current(Granularity::BLOCK_1X128);
 
 /// Codes, scales, statistics and the history of two steps.
 type Found = (Vec<u8>, Vec<u32>, Vec<u32>, Option<History>);

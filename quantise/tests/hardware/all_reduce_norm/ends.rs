@@ -105,7 +105,7 @@ fn mistakes_are_refused_by_name() {
         let text = format!("all_reduce_norm of rows of {columns} elements");
         assert_eq!(refused(build(4, columns).build()), usage(&text));
     }
-    let blocks = recipe(Granularity::Block1x128);
+    let blocks = recipe(Granularity::BLOCK_1X128);
     let text = "all_reduce_norm of rows of 24 elements";
     assert_eq!(refused(build(4, 24).quantised(blocks).build()), usage(text));
     assert_eq!(
@@ -127,7 +127,7 @@ fn mistakes_are_refused_by_name() {
     );
     for recipe in [
         recipe(Granularity::PerTensor),
-        recipe(Granularity::Block128x128),
+        recipe(Granularity::BLOCK_128X128),
         blocks.with_transposed(),
         Recipe {
             from: Dtype::F32,
@@ -227,7 +227,7 @@ fn mistakes_are_refused_by_name() {
     assert_eq!(all, wanted.map(usage));
     let norm = fine(
         build(4, 64)
-            .quantised(recipe(Granularity::Block1x128))
+            .quantised(recipe(Granularity::BLOCK_1X128))
             .build(),
     );
     let launch = norm.on(rank).x(&x).residual(&mut residual).gamma(&gamma);

@@ -19,15 +19,15 @@ fn second(rank: &Communicator, depth: usize) -> Result<QuantTensor, Error> {
         .map(bf16::to_f32)
         .collect();
     let v = Matrix::new(&v, [NEXT, depth], Dtype::F32);
-    let v = twin::quantise(&v, &chained_rule(), Granularity::Block128x128);
+    let v = twin::quantise(&v, &chained_rule(), Granularity::BLOCK_128X128);
     let plane = v.plane::<SquarePadded>();
     let (codes, scales) = (
         rank.zeros([NEXT, depth])?,
-        rank.zeros(Granularity::Block128x128.scales([NEXT, depth]))?,
+        rank.zeros(Granularity::BLOCK_128X128.scales([NEXT, depth]))?,
     );
     codes.write(&of_bits(&v.codes))?;
     scales.write(plane.values())?;
-    QuantTensor::new(codes, scales, Granularity::Block128x128)
+    QuantTensor::new(codes, scales, Granularity::BLOCK_128X128)
 }
 
 fn of_bits(codes: &[u8]) -> Vec<F8E4M3> {

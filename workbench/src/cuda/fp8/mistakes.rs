@@ -143,12 +143,12 @@ fn quantised(of: Matrix, seed: u64) -> (Vec<u8>, Vec<f32>) {
             (made.codes, made.scales)
         }
         Pieces::OneBy128 => {
-            let made = made(quantise::Granularity::Block1x128);
+            let made = made(quantise::Granularity::BLOCK_1X128);
             let plane = made.plane::<quantise::RowsLast>();
             (made.codes, plane.values().to_vec())
         }
         Pieces::Square => {
-            let made = made(quantise::Granularity::Block128x128);
+            let made = made(quantise::Granularity::BLOCK_128X128);
             let plane = made.plane::<quantise::SquarePadded>();
             (made.codes, plane.values().to_vec())
         }

@@ -119,8 +119,8 @@ impl<'r> OperandSource<'r> {
             Pieces::Nothing => (rule.with_eps(of.dtype.largest()), Shared::PerTensor),
             Pieces::Whole => (rule, Shared::PerTensor),
             Pieces::Rows => (rule, Shared::PerRow),
-            Pieces::OneBy128 => (rule, Shared::Block1x128),
-            Pieces::Square => (rule, Shared::Block128x128),
+            Pieces::OneBy128 => (rule, Shared::BLOCK_1X128),
+            Pieces::Square => (rule, Shared::BLOCK_128X128),
         };
         let recipe = Recipe::new(rule, Scaling::Current(shared), Dtype::Bf16);
         let quantiser = Quantiser::build(rank, recipe, of.shape())?;

@@ -3,7 +3,6 @@
 use super::super::step::{Area, Box4};
 use super::Flattener;
 use crate::dtype::Dtype;
-use crate::encoding::BLOCK;
 use crate::program::TensorId;
 use crate::sm90::cta::Mode;
 use crate::warp::{At, BLOCK_ROWS, CONSUMERS, Expr, Map, MapId, RingId, View};
@@ -95,9 +94,13 @@ impl Flattener<'_> {
         rows: (u32, u32),
         columns: (u32, u32),
     ) -> Box4 {
-        let first = columns.0 / BLOCK;
+        let blocks = self.case.pipeline.kernel.buffers[tensor.index()]
+            .usage
+            .blocks();
+        let block = blocks.map_or(1, |block| block.columns);
+        let first = columns.0 / block;
         let columns = match columns.0 < columns.1 {
-            true => (first, columns.1.div_ceil(BLOCK)),
+            true => (first, columns.1.div_ceil(block)),
             false => (first, first),
         };
         self.case.located(Box4 {
