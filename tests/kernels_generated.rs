@@ -95,8 +95,8 @@ const CONSTANT: Knobs = Knobs {
     ..choices(&[], "-constant")
 };
 
-const WHOLE: Knobs = scales(Scales::Whole, "-whole");
-const ROWS: Knobs = scales(Scales::Rows, "-rows");
+const WHOLE: Knobs = scales(Scales::PerTensor, "-whole");
+const ROWS: Knobs = scales(Scales::PerRow, "-rows");
 const BLOCKS: Knobs = scales(Scales::Blocks1d2d, "-1d2d");
 
 /// The first of each kind.

@@ -18,9 +18,9 @@ use std::fmt;
 /// assert_eq!(variant.to_string(), "sm90 world 4 nn f16 tiles=128x256");
 /// let emulated = variant.arch(Arch::Cpu); // tiles of any shape, without a kernel for GPUs
 /// assert_eq!(emulated.choices.len(), 1);
-/// let scaled = Variant::new(4).dtype(Dtype::E4M3).scales(Scales::Whole); // of FP8 operands
+/// let scaled = Variant::new(4).dtype(Dtype::E4M3).scales(Scales::PerTensor); // of FP8 operands
 /// assert_eq!(scaled.to_string(), "sm90 world 4 nt e4m3 scales=whole");
-/// let gradients = Variant::new(4).dtype(Dtype::E5M2).second(Dtype::E4M3); // e5m2 · e4m3
+/// let gradients = Variant::new(4).dtype(Dtype::E5M2).rhs_dtype(Dtype::E4M3); // e5m2 · e4m3
 /// assert_eq!(gradients.to_string(), "sm90 world 4 nt e5m2×e4m3");
 /// let narrow = Variant::new(4).dtype(Dtype::E4M3).output(Dtype::E4M3); // results are quantised
 /// assert_eq!(narrow.to_string(), "sm90 world 4 nt e4m3 output=e4m3");
@@ -161,12 +161,12 @@ impl Variant {
     /// use counterflow_codegen::dtype::Dtype;
     /// use counterflow_codegen::variant::{Asked, Scales, Tensors, Variant};
     ///
-    /// let variant = Variant::new(2).dtype(Dtype::E4M3).scales(Scales::Rows).hidden("hidden", Dtype::E4M3);
+    /// let variant = Variant::new(2).dtype(Dtype::E4M3).scales(Scales::PerRow).hidden("hidden", Dtype::E4M3);
     /// let layer = Tensors::Hidden("hidden".into());
     /// let wider = Asked { element: Some(Dtype::E5M2), ..variant.asked(&layer) };
     /// let variant = variant.encode(layer, wider);
     /// assert_eq!(variant.to_string(), "sm90 world 2 nt e4m3 scales=rows hidden:e5m2");
-    /// assert_eq!(variant.operand_scales(), Some(Scales::Rows));
+    /// assert_eq!(variant.operand_scales(), Some(Scales::PerRow));
     /// assert!(variant.output_rule().is_none() && variant.partial_rule().is_none());
     /// ```
     #[must_use]
@@ -191,16 +191,16 @@ impl Variant {
 
     /// With another FP8 type for the second operands of products than for the first; only beside an FP8 type of these.
     #[must_use]
-    pub fn second(mut self, dtype: Dtype) -> Self {
+    pub fn rhs_dtype(mut self, dtype: Dtype) -> Self {
         self.encodings
-            .change(Tensors::SecondOperands, |asked| asked.element = Some(dtype));
+            .change(Tensors::Rhs, |asked| asked.element = Some(dtype));
         self
     }
 
     /// With scales of FP8 operands. Without: they are what their elements say.
     #[must_use]
     pub fn scales(mut self, scales: Scales) -> Self {
-        let operands = [Tensors::FirstOperands, Tensors::SecondOperands];
+        let operands = [Tensors::Lhs, Tensors::Rhs];
         for (operand, tensors) in operands.into_iter().enumerate() {
             let scale = Some(Scaling::Given(scales.along(operand)));
             self.encodings.change(tensors, |asked| asked.scale = scale);
@@ -283,7 +283,7 @@ impl Variant {
     /// use counterflow_codegen::dtype::Dtype;
     /// use counterflow_codegen::variant::{Scales, Variant};
     ///
-    /// let variant = Variant::new(2).dtype(Dtype::E4M3).scales(Scales::Rows).hidden("hidden", Dtype::E4M3);
+    /// let variant = Variant::new(2).dtype(Dtype::E4M3).scales(Scales::PerRow).hidden("hidden", Dtype::E4M3);
     /// assert_eq!(variant.to_string(), "sm90 world 2 nt e4m3 scales=rows hidden:e4m3");
     /// ```
     #[must_use]

@@ -95,7 +95,7 @@ ag_gemm_pull(
     const u32 steps = ceil_div(plan.k, TILE_K);
 
     if (warp < 4) {
-        registers_give<56>();
+        reg_dealloc<56>();
         if (warp == 0 && elect_one()) {  // load
             TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<STAGES> stage;
@@ -159,7 +159,7 @@ ag_gemm_pull(
             tma_wait<0>();
         }
     } else {  // multiply
-        registers_take<224>();
+        reg_alloc<224>();
         const u32 consumer = warp / 4 - 1;
         const u64 x_tile = wgmma_descriptor(smem_x[0]) + consumer * WGMMA_64_ROWS;
         const u64 w_tile = wgmma_descriptor(smem_w[0]);

@@ -92,7 +92,7 @@ all_reduce_multicast(
     const u32 tiles_n = ceil_div(plan.g_columns, TILE_N);
 
     if (warp < 4) {
-        registers_give<56>();
+        reg_dealloc<56>();
         if (warp == 0) {  // load
             // The first CTAs compute tiles without a product.
             if (blockIdx.x < COMM_CTAS) {
@@ -275,7 +275,7 @@ all_reduce_multicast(
             }
         }
     } else {  // multiply
-        registers_take<224>();
+        reg_alloc<224>();
         const u32 consumer = warp / 4 - 1;
         const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
         // The first CTAs compute tiles without a product.

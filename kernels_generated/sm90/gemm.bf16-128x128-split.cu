@@ -95,7 +95,7 @@ gemm(
     const u32 steps = all_steps * (split_rank + 1) / SPLIT - first_step;
 
     if (warp < 4) {
-        registers_give<40>();
+        reg_dealloc<40>();
         if (warp == 0 && elect_one()) {  // load
             TileScheduler scheduler(blockIdx.x / SPLIT, gridDim.x / SPLIT);
             PipelineState<STAGES> stage;
@@ -145,7 +145,7 @@ gemm(
             tma_wait<0>();
         }
     } else {  // multiply
-        registers_take<232>();
+        reg_alloc<232>();
         const u32 consumer = warp / 4 - 1;
         const u64 x_tile = wgmma_descriptor(smem_x[0]) + consumer * WGMMA_64_ROWS;
         const u64 w_tile = wgmma_descriptor(smem_w[0]);

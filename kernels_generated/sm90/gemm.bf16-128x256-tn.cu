@@ -76,7 +76,7 @@ gemm(
     const u32 steps = ceil_div(plan.k, TILE_K);
 
     if (warp < 4) {
-        registers_give<40>();
+        reg_dealloc<40>();
         if (warp == 0 && elect_one()) {  // load
             TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<STAGES> stage;
@@ -127,7 +127,7 @@ gemm(
             tma_wait<0>();
         }
     } else {  // multiply
-        registers_take<232>();
+        reg_alloc<232>();
         const u32 consumer = warp / 4 - 1;
         const u64 x_tile = wgmma_descriptor_mn_major(smem_x[0], BLOCK_BYTES) + consumer * (BLOCK_BYTES >> 4);
         const u64 w_tile = wgmma_descriptor_mn_major(smem_w[0], BLOCK_BYTES);

@@ -79,7 +79,7 @@ gemm(
     const u32 steps = ceil_div(plan.k, TILE_K);
 
     if (warp < 4) {
-        registers_give<40>();
+        reg_dealloc<40>();
         if (warp == 0 && elect_one()) {  // load
             TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<STAGES> stage;
@@ -124,7 +124,7 @@ gemm(
             tma_wait<0>();
         }
     } else {  // multiply
-        registers_take<232>();
+        reg_alloc<232>();
         const u32 consumer = warp / 4 - 1;
         const u64 x_tile = wgmma_descriptor(smem_x[0]) + consumer * WGMMA_64_ROWS;
         const u64 w_tile = wgmma_descriptor(smem_w[0]);

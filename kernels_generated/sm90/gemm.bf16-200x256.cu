@@ -82,7 +82,7 @@ gemm(
     const u32 steps = ceil_div(plan.k, TILE_K);
 
     if (warp < 4) {
-        registers_give<24>();
+        reg_dealloc<24>();
         if (warp == 0 && elect_one()) {  // load
             TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<STAGES> stage;
@@ -128,7 +128,7 @@ gemm(
             tma_wait<0>();
         }
     } else {  // multiply
-        registers_take<240>();
+        reg_alloc<240>();
         const u32 consumer = warp / 4 - 1;
         const u64 x_tile = wgmma_descriptor(smem_x[0]);
         const u64 w_tile = wgmma_descriptor(smem_w[0]) + consumer * BLOCKS * WGMMA_64_ROWS;

@@ -105,7 +105,7 @@ gemm_ar_multicast(
     const u32 steps = ceil_div(plan.k, TILE_K);
 
     if (warp < 4) {
-        registers_give<56>();
+        reg_dealloc<56>();
         if (warp == 0) {  // load
             TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<STAGES> stage;
@@ -288,7 +288,7 @@ gemm_ar_multicast(
             }
         }
     } else {  // multiply
-        registers_take<224>();
+        reg_alloc<224>();
         const u32 consumer = warp / 4 - 1;
         const u64 x_tile = wgmma_descriptor(smem_x[0]) + consumer * WGMMA_64_ROWS;
         const u64 w_tile = wgmma_descriptor(smem_w[0]);

@@ -136,7 +136,7 @@ mlp(
     const u32 me = plan.me, world = plan.world;
 
     if (warp < 4) {
-        registers_give<72>();
+        reg_dealloc<72>();
         if (warp == 0 && elect_one()) {  // load
             // The first CTAs move data before they take items of the GEMM.
             if (blockIdx.x < COMM_CTAS) {
@@ -432,7 +432,7 @@ mlp(
             tma_wait<0>();
         }
     } else {  // multiply
-        registers_take<216>();
+        reg_alloc<216>();
         const u32 consumer = warp / 4 - 1;
         const u64 x_tile = wgmma_descriptor(smem_x[0]) + consumer * WGMMA_64_ROWS;
         const u64 up_tile = wgmma_descriptor(smem_up[0]);

@@ -104,7 +104,7 @@ pushed_by_spare_warps(
     const u32 steps = ceil_div(plan.k, TILE_K);
 
     if (warp < 4) {
-        registers_give<72>();
+        reg_dealloc<72>();
         if (warp == 0 && elect_one()) {  // load
             TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<STAGES> stage;
@@ -213,7 +213,7 @@ pushed_by_spare_warps(
             }
         }
     } else {  // multiply
-        registers_take<216>();
+        reg_alloc<216>();
         const u32 consumer = warp / 4 - 1;
         const u64 x_tile = wgmma_descriptor(smem_x[0]) + consumer * WGMMA_64_ROWS;
         const u64 w_tile = wgmma_descriptor(smem_w[0]);

@@ -91,7 +91,7 @@ sum_of_inputs(
     const u32 tiles_n = ceil_div(plan.x_columns, TILE_N);
 
     if (warp < 4) {
-        registers_give<56>();
+        reg_dealloc<56>();
         if (warp == 0 && elect_one()) {  // load
             TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<STAGES> stage;
@@ -212,7 +212,7 @@ sum_of_inputs(
             tma_wait<0>();
         }
     } else {  // multiply
-        registers_take<224>();
+        reg_alloc<224>();
         const u32 consumer = warp / 4 - 1;
         const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
         TileScheduler scheduler(blockIdx.x, gridDim.x);

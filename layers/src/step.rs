@@ -89,7 +89,7 @@ impl Step {
         let builder = builder.dtype(first.dtype()).scales(coded.scales);
         let builder = match first == second {
             true => builder,
-            false => builder.second(second.dtype()),
+            false => builder.rhs_dtype(second.dtype()),
         };
         match coded.promote {
             true => builder.promote(),

@@ -168,7 +168,7 @@ impl Communicator {
 
     /// SMs that a kernel's CTAs on this rank may take at once: its share of the GPU's SMs. Plan for this number.
     ///
-    /// Plan for fewer ([`leave_sms`](crate::OpBuilder::leave_sms)) if other kernels run on the GPU meanwhile that wait for
+    /// Plan for fewer ([`sm_margin`](crate::OpBuilder::sm_margin)) if other kernels run on the GPU meanwhile that wait for
     /// kernels of their own on other GPUs, as NCCL's do: if neither leaves the other the SMs it needs, both wait for ever.
     /// Or order them by events, the same
     /// way on every GPU. Launches of several communicators need neither: those that do not fit together take turns.

@@ -6,7 +6,7 @@
 //! every GPU that they share: a launch that would wait for what waits for it is refused.
 //!
 //! Other libraries' kernels are not seen here. Leave SMs to those that wait for their own peers (NCCL's do), by
-//! [`leave_sms`](crate::OpBuilder::leave_sms), or order
+//! [`sm_margin`](crate::OpBuilder::sm_margin), or order
 //! them before and after ours by events.
 
 mod lanes;

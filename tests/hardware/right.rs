@@ -126,7 +126,7 @@ impl Matrix {
         let of_kind = |kind: &Kind| {
             let variant = variant_of(program, ranks, *kind);
             let variant = self.scales.into_iter().fold(variant, Variant::scales);
-            let variant = self.second.into_iter().fold(variant, Variant::second);
+            let variant = self.second.into_iter().fold(variant, Variant::rhs_dtype);
             let variant = self.made.into_iter().fold(variant, Variant::output_scales);
             let variant = self.output.into_iter().fold(variant, Variant::output);
             let variant = self
@@ -324,14 +324,14 @@ fn of_bits() -> impl Iterator<Item = Variant> {
     ];
     operands.into_iter().flat_map(move |(first, second)| {
         results.map(|(tile, output)| {
-            let variant = Variant::new(1).dtype(first).second(second);
+            let variant = Variant::new(1).dtype(first).rhs_dtype(second);
             variant.output(output).set("tiles", tile)
         })
     })
 }
 
 /// One scale for an operand or for each of its rows. Sums in tensor cores alone have these.
-const UNPROMOTED: [Scales; 2] = [Scales::Whole, Scales::Rows];
+const UNPROMOTED: [Scales; 2] = [Scales::PerTensor, Scales::PerRow];
 
 /// The same with scales of each operand. Those of the rows of what is gathered travel with them.
 fn fp8_scaled(schedule: Schedule) {
@@ -396,8 +396,8 @@ fn of_fp8_operands() -> impl Iterator<Item = (Probes, Program, Variant)> {
     });
     let of_all = variants.flat_map(|(probes, program, variant)| {
         let [whole, rows] = UNPROMOTED.map(|scales| variant.clone().scales(scales));
-        let mixed = variant.clone().second(Dtype::E5M2);
-        let gradients = variant.clone().dtype(Dtype::E5M2).second(Dtype::E4M3);
+        let mixed = variant.clone().rhs_dtype(Dtype::E5M2);
+        let gradients = variant.clone().dtype(Dtype::E5M2).rhs_dtype(Dtype::E4M3);
         [variant, whole, rows, mixed, gradients].map(|variant| (probes, program.clone(), variant))
     });
     let gathers: [Schedule; 4] = [
@@ -533,8 +533,8 @@ mod emulated {
 fn fp8_emulated(schedule: Schedule) {
     let [first, second, third] = fp8_blocks::KINDS;
     let kinds: &[Scales] = match wide() {
-        true => &[Scales::Rows, first, second, third],
-        false => &[Scales::Rows, first],
+        true => &[Scales::PerRow, first, second, third],
+        false => &[Scales::PerRow, first],
     };
     let worlds: &[u32] = if wide() { &[1, 2, 3, 4] } else { &[3] };
     for scales in kinds {

@@ -32,13 +32,13 @@ fn amaxes_pass_the_sass_checks() {
     for (tile, ping_pong) in kinds {
         let plain = measured(tile, ping_pong);
         let of_fp8 = plain.clone().dtype(Dtype::E4M3);
-        let scaled = of_fp8.clone().scales(Scales::Rows);
+        let scaled = of_fp8.clone().scales(Scales::PerRow);
         let all = [plain, of_fp8, scaled];
         cases.extend(all.map(|variant| (schedules::gemm(), variant)));
     }
     let gradients = Variant::new(4).output(Dtype::E5M2).amax(true);
     cases.push((schedules::ag_gemm(), gradients.clone()));
-    let rows = gradients.clone().dtype(Dtype::E4M3).scales(Scales::Rows);
+    let rows = gradients.clone().dtype(Dtype::E4M3).scales(Scales::PerRow);
     cases.push((schedules::ag_gemm(), rows));
     cases.push((schedules::linear_gelu(), measured((128, 128), false)));
     cases.push((

@@ -50,7 +50,7 @@ fn stored_tiles_beside_products_pass_the_sass_checks() {
     for columns in [144, 176] {
         let variant = Variant::new(4).set("tiles", (256, columns));
         let wide = variant.clone().output(Dtype::F32);
-        let rows = variant.clone().dtype(Dtype::E4M3).scales(Scales::Rows);
+        let rows = variant.clone().dtype(Dtype::E4M3).scales(Scales::PerRow);
         cases.extend([variant, wide, rows].map(|variant| (gather_and_add(), variant)));
     }
     let narrow = Variant::new(1).output(Dtype::E4M3);

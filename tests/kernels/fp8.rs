@@ -141,12 +141,12 @@ fn fp8_operands_pass_the_sass_checks() {
     cases.extend(fused.clone());
     let mixed = [(Dtype::E4M3, Dtype::E5M2), (Dtype::E5M2, Dtype::E4M3)];
     cases.extend(mixed.into_iter().flat_map(|(first, second)| {
-        let mixed = |kind| variant(kind).dtype(first).second(second);
+        let mixed = |kind| variant(kind).dtype(first).rhs_dtype(second);
         let gemms =
             [((128, 256), false), ((16, 64), true)].map(|kind| (schedules::gemm(), mixed(kind)));
         let fused = (
             schedules::ag_gemm(),
-            Variant::new(4).dtype(first).second(second),
+            Variant::new(4).dtype(first).rhs_dtype(second),
         );
         gemms.into_iter().chain([fused])
     }));
@@ -159,7 +159,7 @@ fn fp8_operands_pass_the_sass_checks() {
     let scaled = scaled.map(|kind| (schedules::gemm(), fp8(kind)));
     let scaled = scaled.into_iter().chain(fused);
     cases.extend(scaled.flat_map(|(program, variant)| {
-        let kinds = [Scales::Whole, Scales::Rows];
+        let kinds = [Scales::PerTensor, Scales::PerRow];
         kinds.map(|scales| (program.clone(), variant.clone().scales(scales)))
     }));
     all_pass(&cases);
@@ -180,20 +180,20 @@ fn fp8_outputs_pass_the_sass_checks() {
         .into_iter()
         .flat_map(|kind| {
             let of_fp8 = narrow(kind).dtype(Dtype::E4M3);
-            let scaled = of_fp8.clone().scales(Scales::Whole);
+            let scaled = of_fp8.clone().scales(Scales::PerTensor);
             [narrow(kind), of_fp8, scaled]
         })
         .map(|variant| (schedules::gemm(), variant))
         .collect();
     let gradients = Variant::new(4).output(Dtype::E5M2);
     cases.push((schedules::ag_gemm(), gradients.clone()));
-    let rows = gradients.dtype(Dtype::E4M3).scales(Scales::Rows);
+    let rows = gradients.dtype(Dtype::E4M3).scales(Scales::PerRow);
     cases.push((schedules::ag_gemm(), rows));
     cases.push((schedules::linear_gelu(), narrow(((128, 128), false))));
     // Two outputs, and two stored tiles beside the product.
     for tile in [(128, 256), (128, 192), (256, 96)] {
         let two = Variant::new(1).output(Dtype::E4M3).set("tiles", tile);
-        let rows = two.clone().dtype(Dtype::E4M3).scales(Scales::Rows);
+        let rows = two.clone().dtype(Dtype::E4M3).scales(Scales::PerRow);
         let tile = if tile == (256, 96) { (256, 64) } else { tile };
         let measured = rows.clone().set("tiles", tile).amax(true);
         cases.extend([two, rows, measured].map(|variant| (epilogues::gated(), variant)));
@@ -228,7 +228,7 @@ fn sums_beside_scales_pass_the_sass_checks() {
     ];
     let mut cases = Vec::new();
     for program in sums {
-        for scales in [Scales::Whole, Scales::Rows] {
+        for scales in [Scales::PerTensor, Scales::PerRow] {
             let variant = Variant::new(4).dtype(Dtype::E4M3).scales(scales);
             // Around a ring, descriptors of 152x256 are not uniform: slow, and no spill.
             let slow = |tile: &(u32, u32)| program.name == "rs_ring" && *tile == (152, 256);
@@ -249,6 +249,6 @@ fn scales_that_travel_pass_the_sass_checks() {
         schedules::ag_gemm_double_ring(),
         schedules::fsdp_gemm(),
     ];
-    let variant = Variant::new(4).dtype(Dtype::E4M3).scales(Scales::Rows);
+    let variant = Variant::new(4).dtype(Dtype::E4M3).scales(Scales::PerRow);
     all_pass(&gathers.map(|program| (program, variant.clone())));
 }

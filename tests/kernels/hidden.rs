@@ -14,14 +14,14 @@ fn variant(world: u32, scales: Scales, hidden: Dtype) -> Variant {
 #[test]
 fn a_hidden_layer_of_fp8_passes_the_sass_checks() {
     all_pass(&[
-        (schedules::mlp(), variant(4, Scales::Whole, E4M3)),
-        (schedules::mlp(), variant(4, Scales::Rows, E4M3)),
+        (schedules::mlp(), variant(4, Scales::PerTensor, E4M3)),
+        (schedules::mlp(), variant(4, Scales::PerRow, E4M3)),
     ]);
 }
 
 #[test]
 fn the_layer_is_a_tensor_of_that_encoding() {
-    let kernel = lower(&schedules::mlp(), &variant(2, Scales::Rows, E4M3));
+    let kernel = lower(&schedules::mlp(), &variant(2, Scales::PerRow, E4M3));
     let kernel = kernel.unwrap_or_else(|error| panic!("{error}"));
     let of = |name: &str| {
         let found = kernel.buffers.iter().find(|buffer| buffer.name == name);
@@ -41,14 +41,15 @@ fn what_a_hidden_layer_cannot_be_is_refused() {
     let mlp = schedules::mlp();
     let plain_operands = Variant::new(2).dtype(E4M3);
     let scaled = |scales| Variant::new(2).dtype(E4M3).scales(scales);
-    let asked = |asked: Asked| scaled(Scales::Rows).encode(Tensors::Hidden("hidden".into()), asked);
-    let own = variant(2, Scales::Rows, E4M3).asked(&Tensors::Hidden("hidden".into()));
+    let asked =
+        |asked: Asked| scaled(Scales::PerRow).encode(Tensors::Hidden("hidden".into()), asked);
+    let own = variant(2, Scales::PerRow, E4M3).asked(&Tensors::Hidden("hidden".into()));
     let amax = Asked { amax: true, ..own };
     let plain = Asked { scale: None, ..own };
     let encoding = "`hidden` is a hidden layer, and its encoding is not one that a launch can make";
     let cases = [
         (
-            scaled(Scales::Rows),
+            scaled(Scales::PerRow),
             "`hidden` is computed, and has no scale",
         ),
         (
@@ -59,7 +60,7 @@ fn what_a_hidden_layer_cannot_be_is_refused() {
             plain_operands.clone().hidden("middle", E4M3),
             "mlp has no hidden layer `middle`",
         ),
-        (variant(2, Scales::Rows, Bf16), encoding),
+        (variant(2, Scales::PerRow, Bf16), encoding),
         (asked(amax), encoding),
         (asked(plain), encoding),
         (

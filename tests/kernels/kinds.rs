@@ -53,7 +53,7 @@ fn tiles_across_shards_pass_the_sass_checks() {
         let of = |tile| (schedule(), Variant::new(4).set("tiles", tile));
         cases.extend(tiles.into_iter().map(of));
     }
-    let scaled = Variant::new(4).dtype(Dtype::E4M3).scales(Scales::Rows);
+    let scaled = Variant::new(4).dtype(Dtype::E4M3).scales(Scales::PerRow);
     cases.push((schedules::ag_gemm_across(), scaled.clone()));
     cases.push((schedules::gemm_rs_across(), scaled));
     for layout in [Layout::Nt, Layout::Nn] {
@@ -80,7 +80,7 @@ fn constants_that_come_first_pass_the_sass_checks() {
         gemm(square().set("gemm.ping_pong", 1)),
         gemm(square().set("gemm.cluster", (2, 1))),
         gemm(square().set("gemm.split", 2)),
-        gemm(square().dtype(Dtype::E4M3).scales(Scales::Rows)),
+        gemm(square().dtype(Dtype::E4M3).scales(Scales::PerRow)),
         gemm(square().dtype(Dtype::E4M3).scales(Scales::Blocks1d2d)),
         gemm(square().constant("x")),
         (schedules::linear_gelu(), square()),
@@ -163,7 +163,8 @@ fn scales_of_what_is_sent_and_added_in_one_item_pass_the_sass_checks() {
     for tile in [(128, 256), (256, 128), (80, 256), (208, 128)] {
         let variant = Variant::new(4).set("tiles", tile);
         let scaled = variant.clone().dtype(Dtype::E4M3);
-        let scaled = [Scales::Whole, Scales::Rows].map(|scales| scaled.clone().scales(scales));
+        let scaled =
+            [Scales::PerTensor, Scales::PerRow].map(|scales| scaled.clone().scales(scales));
         let all = [variant].into_iter().chain(scaled);
         cases.extend(all.map(|variant| (one_shot(), variant)));
     }

@@ -33,7 +33,7 @@ fn scales_that_are_made_pass_the_sass_checks_in_every_tile() {
     for (tile, ping_pong) in kinds {
         let plain = made(tile, ping_pong);
         let of_fp8 = plain.clone().dtype(Dtype::E4M3);
-        let scaled = of_fp8.clone().scales(Scales::Rows);
+        let scaled = of_fp8.clone().scales(Scales::PerRow);
         let blocks = of_fp8.clone().scales(Scales::Blocks1d2d);
         let mut all = vec![plain, of_fp8];
         // Of two blocks of rows the values have no registers beside the accumulators.
@@ -55,7 +55,7 @@ fn scales_that_are_made_pass_the_sass_checks_in_every_tile() {
         cases.push((schedules::ag_gemm(), variant));
     }
     // Signals take registers from the values of 128x256.
-    for scales in [Scales::Whole, Scales::Rows, Scales::Blocks1d2d] {
+    for scales in [Scales::PerTensor, Scales::PerRow, Scales::Blocks1d2d] {
         let scaled = made((128, 256), false).dtype(Dtype::E4M3).scales(scales);
         for gather in [schedules::ag_gemm(), schedules::ag_gemm_ring()] {
             cases.push((gather, scaled.clone()));

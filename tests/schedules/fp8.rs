@@ -15,8 +15,8 @@ use std::fmt::Write as _;
 /// Operands that are what their codes say, and each kind of scales.
 const KINDS: [Option<Scales>; 6] = [
     None,
-    Some(Scales::Whole),
-    Some(Scales::Rows),
+    Some(Scales::PerTensor),
+    Some(Scales::PerRow),
     Some(Scales::Blocks1d2d),
     Some(Scales::Blocks2d1d),
     Some(Scales::Blocks1d1d),
@@ -192,7 +192,7 @@ fn a_hidden_layer_of_fp8_agrees_with_the_reference() {
     let worlds: &[u32] = if wide() { &[1, 2, 3, 5, 8] } else { &[1, 3] };
     for (world, scales) in worlds
         .iter()
-        .flat_map(|world| [Scales::Whole, Scales::Rows].map(|scales| (*world, scales)))
+        .flat_map(|world| [Scales::PerTensor, Scales::PerRow].map(|scales| (*world, scales)))
     {
         let done = refused(&schedules::mlp(), world, Some(scales), |variant| {
             variant.hidden("hidden", Dtype::E4M3)

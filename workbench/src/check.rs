@@ -179,7 +179,7 @@ fn settled(program: &Program, kernel: &Kernel) -> String {
     }
     let variant = &kernel.variant;
     let element = |of: Tensors| variant.asked(&of).element;
-    let second = element(Tensors::SecondOperands).map(|dtype| format!("second={dtype}"));
+    let second = element(Tensors::Rhs).map(|dtype| format!("second={dtype}"));
     let scales = variant
         .operand_scales()
         .map(|scales| format!("scales={}", scales.name()));

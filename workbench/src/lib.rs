@@ -203,7 +203,7 @@ fn header(request: &Request) -> Map<String, Json> {
             "arch": variant.arch.name(),
             "world": variant.world,
             "dtype": element(Tensors::OfFirstType),
-            "second": element(Tensors::SecondOperands),
+            "second": element(Tensors::Rhs),
             "scales": variant.operand_scales().map(|scales| scales.name()),
             "output": element(Tensors::Outputs),
             "output_scales": variant.output_rule().map(|rule| rule.to_string()),

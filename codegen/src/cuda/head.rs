@@ -412,7 +412,7 @@ impl Text<'_> {
         };
         self.line("if (warp < 4) {");
         self.depth += 1;
-        self.line(format!("registers_give<{give}>();"));
+        self.line(format!("reg_dealloc<{give}>();"));
         self.roles_of_threads();
         self.depth -= 1;
         self.roles_of_groups(take);
@@ -459,7 +459,7 @@ impl Text<'_> {
             let RunBy::Groups = warp.run_by else { continue };
             self.line(format!("}} else {{  // {}", warp.name));
             self.depth += 1;
-            self.line(format!("registers_take<{take}>();"));
+            self.line(format!("reg_alloc<{take}>();"));
             self.line("const u32 consumer = warp / 4 - 1;");
             let descriptor = |name: &str, rows: bool| {
                 let at = format!("{}[0]", super::rings::smem(name));

@@ -41,7 +41,7 @@ fn operands(program: &Program, variant: &Variant) -> Vec<Dtype> {
     };
     let multiplied = multiplied(program);
     let second = variant
-        .asked(&Tensors::SecondOperands)
+        .asked(&Tensors::Rhs)
         .element
         .map(|dtype| (dtype, sides(program)[1].clone()));
     let replace = |(index, dtype): (usize, Dtype)| {
@@ -76,7 +76,7 @@ impl Program {
 
 /// Rejects types for both operands of products that cannot be told apart in this program.
 pub(crate) fn distinct_operands(program: &Program, variant: &Variant) -> Result<(), Diagnostic> {
-    let Some(second) = variant.asked(&Tensors::SecondOperands).element else {
+    let Some(second) = variant.asked(&Tensors::Rhs).element else {
         return Ok(());
     };
     let first = variant.asked(&Tensors::OfFirstType).element;

@@ -11,10 +11,10 @@ use std::fmt;
 /// use counterflow_codegen::dtype::Dtype;
 /// use counterflow_codegen::variant::{Tensors, Variant};
 ///
-/// let variant = Variant::new(1).dtype(Dtype::E5M2).second(Dtype::E4M3);
+/// let variant = Variant::new(1).dtype(Dtype::E5M2).rhs_dtype(Dtype::E4M3);
 /// let element = |of: Tensors| variant.asked(&of).element;
 /// assert_eq!(element(Tensors::OfFirstType), Some(Dtype::E5M2));
-/// assert_eq!(element(Tensors::SecondOperands), Some(Dtype::E4M3));
+/// assert_eq!(element(Tensors::Rhs), Some(Dtype::E4M3));
 /// assert_eq!(element(Tensors::Outputs), None); // as the schedule says
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -23,9 +23,9 @@ pub enum Tensors {
     /// to that.
     OfFirstType,
     /// First operands of products.
-    FirstOperands,
+    Lhs,
     /// Second operands of products.
-    SecondOperands,
+    Rhs,
     /// Outputs (`Out`) with the type of the first parameter.
     Outputs,
     /// Scratch of whose tiles a sum is taken.
@@ -85,8 +85,8 @@ impl Encodings {
         self.0.iter().filter_map(|(tensors, asked)| match tensors {
             Tensors::Hidden(name) => Some((&name[..], *asked)),
             Tensors::OfFirstType
-            | Tensors::FirstOperands
-            | Tensors::SecondOperands
+            | Tensors::Lhs
+            | Tensors::Rhs
             | Tensors::Outputs
             | Tensors::PartialSums => None,
         })
@@ -94,11 +94,9 @@ impl Encodings {
 
     /// What the scales of each operand of a product are of.
     pub(crate) fn operands(&self) -> [Option<Along>; 2] {
-        [Tensors::FirstOperands, Tensors::SecondOperands].map(|operands| {
-            match self.of(&operands).scale? {
-                Scaling::Given(along) => Some(along),
-                Scaling::Computed(_) => None,
-            }
+        [Tensors::Lhs, Tensors::Rhs].map(|operands| match self.of(&operands).scale? {
+            Scaling::Given(along) => Some(along),
+            Scaling::Computed(_) => None,
         })
     }
 
@@ -125,7 +123,7 @@ impl fmt::Display for Encodings {
         if let Some(element) = self.of(&Tensors::OfFirstType).element {
             write!(f, " {element}")?;
         }
-        if let Some(element) = self.of(&Tensors::SecondOperands).element {
+        if let Some(element) = self.of(&Tensors::Rhs).element {
             write!(f, "×{element}")?;
         }
         if let Some(scales) = self.scales() {

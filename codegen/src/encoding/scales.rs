@@ -8,7 +8,7 @@ use super::{Along, ScaleBlock};
 /// ```
 /// use counterflow_codegen::variant::Scales;
 ///
-/// assert_eq!(Scales::from_name("whole"), Some(Scales::Whole));
+/// assert_eq!(Scales::from_name("whole"), Some(Scales::PerTensor));
 /// assert_eq!(Scales::ALL.map(Scales::name), ["whole", "rows", "1d2d", "2d1d", "1d1d"]);
 /// let [x, w] = Scales::Blocks1d2d.blocks().expect("scales of blocks");
 /// assert_eq!(((x.rows, w.rows), (x.columns, w.columns)), ((1, 128), (128, 128)));
@@ -16,11 +16,11 @@ use super::{Along, ScaleBlock};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Scales {
     /// One number for all of an operand. Of one that is gathered, the same on every rank: for one of each rank's chunk, all rows of
-    /// a chunk have its number, with [`Scales::Rows`].
-    Whole,
+    /// a chunk have its number, with [`Scales::PerRow`].
+    PerTensor,
     /// One number for each row of an operand, which has K along it: for each row of the product of `x`, and for each column of
     /// `w`. Those of an operand that is gathered travel with its rows.
-    Rows,
+    PerRow,
     /// One number for each 1×128 of the first operand, and for each 128×128 of the second: an activation by a weight. K is divided
     /// from its start on, and the last block may be short. Those of an operand that is gathered travel with its rows, of which
     /// ranks have chunks of a multiple of 4 (1×128) or of 128 (128×128).
@@ -34,8 +34,8 @@ pub enum Scales {
 impl Scales {
     /// Every kind.
     pub const ALL: [Scales; 5] = [
-        Scales::Whole,
-        Scales::Rows,
+        Scales::PerTensor,
+        Scales::PerRow,
         Scales::Blocks1d2d,
         Scales::Blocks2d1d,
         Scales::Blocks1d1d,
@@ -44,7 +44,7 @@ impl Scales {
     /// The blocks of either operand that have a number each, if it is of blocks.
     pub const fn blocks(self) -> Option<[ScaleBlock; 2]> {
         match self {
-            Scales::Whole | Scales::Rows => None,
+            Scales::PerTensor | Scales::PerRow => None,
             Scales::Blocks1d2d => Some([ScaleBlock::F32_1X128, ScaleBlock::F32_128X128]),
             Scales::Blocks2d1d => Some([ScaleBlock::F32_128X128, ScaleBlock::F32_1X128]),
             Scales::Blocks1d1d => Some([ScaleBlock::F32_1X128, ScaleBlock::F32_1X128]),
@@ -54,8 +54,8 @@ impl Scales {
     /// Name of the kind of scales.
     pub const fn name(self) -> &'static str {
         match self {
-            Scales::Whole => "whole",
-            Scales::Rows => "rows",
+            Scales::PerTensor => "whole",
+            Scales::PerRow => "rows",
             Scales::Blocks1d2d => "1d2d",
             Scales::Blocks2d1d => "2d1d",
             Scales::Blocks1d1d => "1d1d",
@@ -66,7 +66,7 @@ impl Scales {
     pub(crate) const fn along(self, operand: usize) -> Along {
         match (self, self.blocks()) {
             (_, Some(blocks)) => Along::Blocks(blocks[operand]),
-            (Scales::Whole, None) => Along::All,
+            (Scales::PerTensor, None) => Along::All,
             (_, None) if operand == 0 => Along::Rows,
             (_, None) => Along::Columns,
         }

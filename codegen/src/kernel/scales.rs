@@ -47,7 +47,7 @@ impl Kernel {
     /// use counterflow_codegen::{dtype::Dtype, lower::lower, program::TensorId, variant::Variant};
     /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
     ///
-    /// let fp8 = Variant::new(2).dtype(Dtype::E4M3).scales(Scales::Rows);
+    /// let fp8 = Variant::new(2).dtype(Dtype::E4M3).scales(Scales::PerRow);
     /// let kernel = lower(&example::ag_gemm(), &fp8)?;
     /// let (scale, x) = (Some(Scaling::Given(Along::Rows)), kernel.encoding(TensorId(0)));
     /// assert_eq!(x, Encoding { element: Dtype::E4M3, scale, amax: false });

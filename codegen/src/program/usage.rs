@@ -465,7 +465,7 @@ impl Numbers {
     const fn name(self) -> &'static str {
         match self {
             Numbers::Scale(Scaling::Given(_)) => "Scale",
-            Numbers::Scale(Scaling::Computed(_)) => "MadeScale",
+            Numbers::Scale(Scaling::Computed(_)) => "ComputedScale",
             Numbers::Amax => "Amax",
         }
     }

@@ -3,7 +3,7 @@
 use super::cta::{SlotKind, spare_rows, staging_rows};
 use super::leaves::Leaf;
 use super::nodes::count;
-use super::walk::{Walk, Which};
+use super::walk::{Walk, WarpRole};
 use crate::kernel::{OpKind, Region};
 use crate::program::{Pick, TensorId, Var};
 use crate::warp::{At, BATCH, Expr, MapId, Node, STAGING_COLUMNS, Symbol, Unroll};
@@ -49,13 +49,13 @@ impl Walk<'_, '_> {
         let comm = self.b.comm.as_ref();
         let role = comm.map(|comm| &kernel.roles[comm.roles[self.comm].role]);
         let rows = match self.which {
-            Which::Spare => spare_rows(kernel),
-            Which::Load
-            | Which::Store
-            | Which::Multiply
-            | Which::Fetch
-            | Which::Send
-            | Which::End => role.map(|role| staging_rows(kernel, role)),
+            WarpRole::Spare => spare_rows(kernel),
+            WarpRole::Load
+            | WarpRole::Store
+            | WarpRole::Multiply
+            | WarpRole::Fetch
+            | WarpRole::Send
+            | WarpRole::End => role.map(|role| staging_rows(kernel, role)),
         };
         rows.unwrap_or(0)
     }
@@ -64,13 +64,13 @@ impl Walk<'_, '_> {
     pub(super) fn box_bytes(&self) -> Expr {
         let bytes = self.box_rows() * STAGING_COLUMNS * 2;
         match self.which {
-            Which::Spare => Expr::symbol(Symbol::SpareStagingBytes, bytes),
-            Which::Load
-            | Which::Store
-            | Which::Multiply
-            | Which::Fetch
-            | Which::Send
-            | Which::End => {
+            WarpRole::Spare => Expr::symbol(Symbol::SpareStagingBytes, bytes),
+            WarpRole::Load
+            | WarpRole::Store
+            | WarpRole::Multiply
+            | WarpRole::Fetch
+            | WarpRole::Send
+            | WarpRole::End => {
                 // Slots have room for the boxes of the role that has the largest.
                 let slot = self
                     .b

@@ -11,7 +11,7 @@ use super::names::once_each;
 use super::nodes::why;
 use super::scheduler::{self, GEMM, Work, schedulers};
 use super::waiters::Counters;
-use super::walk::{Walk, Which};
+use super::walk::{Walk, WarpRole};
 use crate::checked::Checked;
 use crate::diag::{Diagnostic, Diagnostics};
 use crate::kernel::{Block, Cells, Kernel, OpKind, Purpose, Role, RoleKind, visit};
@@ -88,13 +88,13 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     for warp in cta.warps() {
         let run_by = warp.run_by;
         let (name, which, before) = match warp.role {
-            cta::Role::Load => ("load", Which::Load, Some(Which::Fetch)),
-            cta::Role::Store => ("store", Which::Store, Some(Which::Send)),
-            cta::Role::Multiply => ("multiply", Which::Multiply, None),
+            cta::Role::Load => ("load", WarpRole::Load, Some(WarpRole::Fetch)),
+            cta::Role::Store => ("store", WarpRole::Store, Some(WarpRole::Send)),
+            cta::Role::Multiply => ("multiply", WarpRole::Multiply, None),
             cta::Role::Spare => {
                 let id = scheduler::spare(comm.as_ref());
                 let spare = spare.as_ref().map_or(&[][..], |work| &work.body);
-                let body = Walk::new(&mut builder, Which::Spare).role(id, spare);
+                let body = Walk::new(&mut builder, WarpRole::Spare).role(id, spare);
                 let name = "spare";
                 warps.push(Warp { name, run_by, body });
                 continue;
@@ -143,7 +143,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     let ends: Vec<&Block> = (movers.into_iter().chain(gemm).chain(beside))
         .flat_map(|role| after_join(&kernel.roles[role]))
         .collect();
-    let mut end = Walk::new(&mut builder, Which::End).end(&ends);
+    let mut end = Walk::new(&mut builder, WarpRole::End).end(&ends);
     if cta.ctas() > 1 {
         end.push(Node::SyncCluster);
     }

@@ -9,7 +9,7 @@ use super::lanes::after_lanes;
 use super::leaves::{Leaf, common, each_item, leaves, moved_blocks, moves_boxes, moves_scales};
 use super::moves::Move;
 use super::nodes::{all_empty, why};
-use super::walk::{Bound, ItemsOf, Walk, Which};
+use super::walk::{Bound, ItemsOf, Walk, WarpRole};
 use crate::diag::Diagnostic;
 use crate::kernel::{Kernel, Op, OpKind, Purpose, Region, visit_ops};
 use crate::program::{CounterId, Side, StoreMode, Var};
@@ -29,13 +29,13 @@ impl Walk<'_, '_> {
         let item = self.b.kernel.partitions[partition.index()].clone();
         let rows = self.box_rows();
         let role = match self.which {
-            Which::Spare => "#[spare_warps]",
-            Which::Load
-            | Which::Store
-            | Which::Multiply
-            | Which::Fetch
-            | Which::Send
-            | Which::End => "#[comm]",
+            WarpRole::Spare => "#[spare_warps]",
+            WarpRole::Load
+            | WarpRole::Store
+            | WarpRole::Multiply
+            | WarpRole::Fetch
+            | WarpRole::Send
+            | WarpRole::End => "#[comm]",
         };
         if item.row_block != Some(rows) {
             let message = format!("{role} moves items of `{}`", item.name);
@@ -139,20 +139,23 @@ impl Walk<'_, '_> {
         }
         let mut body = Vec::new();
         // Without a box one thread does all there is, in order.
-        let in_order = self.which == Which::Spare || self.in_order || copies.is_empty() && scales;
+        let in_order =
+            self.which == WarpRole::Spare || self.in_order || copies.is_empty() && scales;
         let moves = if in_order { None } else { self.moves(&leaves) };
-        if matches!(self.which, Which::Spare | Which::Fetch) && !copies.is_empty() {
+        if matches!(self.which, WarpRole::Spare | WarpRole::Fetch) && !copies.is_empty() {
             self.no_late_waits(&leaves);
         }
         let mut waits = Waits::of(&leaves, self.b.kernel);
         let lag = waits.none_between() && moves.as_ref().is_some_and(|it| it.may_lag(self));
         match (self.which, &moves) {
-            (Which::Spare | Which::Fetch, None) if in_order && (scales || !copies.is_empty()) => {
+            (WarpRole::Spare | WarpRole::Fetch, None)
+                if in_order && (scales || !copies.is_empty()) =>
+            {
                 body = self.in_order(var, ops, !copies.is_empty());
             }
-            (Which::Fetch, None) if leaves.iter().all(is_wait) => body = self.waits(&leaves),
-            (Which::Fetch, None) => body = self.once(ops),
-            (Which::Fetch, Some(moves)) => {
+            (WarpRole::Fetch, None) if leaves.iter().all(is_wait) => body = self.waits(&leaves),
+            (WarpRole::Fetch, None) => body = self.once(ops),
+            (WarpRole::Fetch, Some(moves)) => {
                 nodes.extend(self.hoisted(&mut waits.to_read, &items));
                 waits.to_read.append(&mut waits.said);
                 let (before, within) = moves.divided(waits.to_read);
@@ -165,7 +168,7 @@ impl Walk<'_, '_> {
                     body
                 }));
             }
-            (Which::Send, Some(moves)) => {
+            (WarpRole::Send, Some(moves)) => {
                 nodes.extend(self.hoisted(&mut waits.to_write, &items));
                 let (before, within) = moves.divided(waits.to_write);
                 body = self.waits(&before);
@@ -177,11 +180,18 @@ impl Walk<'_, '_> {
                     body
                 }));
             }
-            (Which::Send, None) => {}
-            (Which::Load | Which::Store | Which::Multiply | Which::Spare | Which::End, _) => {}
+            (WarpRole::Send, None) => {}
+            (
+                WarpRole::Load
+                | WarpRole::Store
+                | WarpRole::Multiply
+                | WarpRole::Spare
+                | WarpRole::End,
+                _,
+            ) => {}
         }
         self.scope.pop();
-        let sends = !body.is_empty() && self.which == Which::Send && lag;
+        let sends = !body.is_empty() && self.which == WarpRole::Send && lag;
         if !body.is_empty() {
             work.append(&mut body);
         } else {

@@ -9,7 +9,7 @@ use super::lanes::after_lanes;
 use super::leaves::{Around, Leaf};
 use super::leaves::{moved_blocks, moves_scales};
 use super::rings::{spare_staging, staging};
-use super::walk::{Walk, Which};
+use super::walk::{Walk, WarpRole};
 use crate::kernel::{Op, OpKind, Purpose, Region};
 use crate::program::{Home, StoreMode, Var};
 use crate::warp::{Expr, Node, Phase, RingId};
@@ -185,26 +185,26 @@ impl Walk<'_, '_> {
     /// The ring that its boxes pass through.
     pub(super) fn staging(&self) -> RingId {
         match self.which {
-            Which::Spare => spare_staging(self.b.cta),
-            Which::Load
-            | Which::Store
-            | Which::Multiply
-            | Which::Fetch
-            | Which::Send
-            | Which::End => staging(self.b.cta),
+            WarpRole::Spare => spare_staging(self.b.cta),
+            WarpRole::Load
+            | WarpRole::Store
+            | WarpRole::Multiply
+            | WarpRole::Fetch
+            | WarpRole::Send
+            | WarpRole::End => staging(self.b.cta),
         }
     }
 
     /// Number of boxes that staging has room for.
     fn staging_places(&self) -> u32 {
         let of = match self.which {
-            Which::Spare => SlotKind::SpareStaging,
-            Which::Load
-            | Which::Store
-            | Which::Multiply
-            | Which::Fetch
-            | Which::Send
-            | Which::End => SlotKind::Staging,
+            WarpRole::Spare => SlotKind::SpareStaging,
+            WarpRole::Load
+            | WarpRole::Store
+            | WarpRole::Multiply
+            | WarpRole::Fetch
+            | WarpRole::Send
+            | WarpRole::End => SlotKind::Staging,
         };
         self.b.cta.region(of).map_or(1, |region| region.slots)
     }

@@ -8,7 +8,7 @@ use super::nodes::{all_empty, why};
 use super::passes::{Pass, passes};
 use super::rings::STAGES;
 use super::stores::amount;
-use super::walk::{Bound, ItemsOf, Walk, Which};
+use super::walk::{Bound, ItemsOf, Walk, WarpRole};
 use crate::kernel::{Block, Op, OpKind, visit_ops};
 use crate::program::{PartitionId, Side};
 use crate::rank::RankExpr;
@@ -70,8 +70,8 @@ impl Walk<'_, '_> {
             },
         );
         let before = match self.which {
-            Which::Store => self.hoisted_of_stores(&mut passes[0], &tiles),
-            Which::Load => self.hoisted(&mut passes[0].scale_waits, &tiles),
+            WarpRole::Store => self.hoisted_of_stores(&mut passes[0], &tiles),
+            WarpRole::Load => self.hoisted(&mut passes[0].scale_waits, &tiles),
             _ => Vec::new(),
         };
         nodes.extend(before);
@@ -82,18 +82,18 @@ impl Walk<'_, '_> {
         let mut item = Vec::new();
         for pass in &passes {
             item.extend(match self.which {
-                Which::Load => {
+                WarpRole::Load => {
                     let mut nodes = self.waits(&pass.scale_waits);
                     nodes.append(&mut self.load(pass));
                     nodes
                 }
-                Which::Store => self.store(pass, lag),
-                Which::Multiply => self.multiply(pass, var, tiles.clone()),
-                Which::Fetch | Which::Send | Which::Spare | Which::End => Vec::new(),
+                WarpRole::Store => self.store(pass, lag),
+                WarpRole::Multiply => self.multiply(pass, var, tiles.clone()),
+                WarpRole::Fetch | WarpRole::Send | WarpRole::Spare | WarpRole::End => Vec::new(),
             });
         }
         // Who multiplies rarely asks where its tile is.
-        let placed = self.which != Which::Multiply || mentions(&item, &[&row, &column]);
+        let placed = self.which != WarpRole::Multiply || mentions(&item, &[&row, &column]);
         let grid = (placed && !item.is_empty()).then_some(Grid {
             var: name,
             index: some.at(Expr::Within),
@@ -108,7 +108,7 @@ impl Walk<'_, '_> {
             grid,
             body: item,
         });
-        if self.which == Which::Store && lag {
+        if self.which == WarpRole::Store && lag {
             nodes.push(why(
                 "Nothing stays unsignalled past the loop: what comes next may wait for a peer that waits for this.",
             ));
@@ -149,7 +149,7 @@ impl Walk<'_, '_> {
     fn own_steps(&mut self, nodes: &mut Vec<Node>, multiplies: bool) {
         let (b, tiling) = (&*self.b, self.tiling());
         let own = steps(b, tiling).filter(|_| !b.alike.steps && multiplies);
-        let multiplied = matches!(self.which, Which::Load | Which::Multiply);
+        let multiplied = matches!(self.which, WarpRole::Load | WarpRole::Multiply);
         if let (Some(own), true) = (own, multiplied) {
             let name = format!("{}_steps", b.staged(self.tiling, 0));
             self.steps = self.name(nodes, &name, own);

@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 
 /// Warp that walks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Which {
+pub(super) enum WarpRole {
     Load,
     Store,
     Multiply,
@@ -58,7 +58,7 @@ pub(super) struct ItemsOf<'a> {
 
 pub(super) struct Walk<'b, 'a> {
     pub b: &'b mut Builder<'a>,
-    pub which: Which,
+    pub which: WarpRole,
     pub scope: Vec<(Var, Bound)>,
     /// The statement that is being lowered.
     pub at: Option<Loc>,
@@ -88,7 +88,7 @@ pub(super) struct Walk<'b, 'a> {
 }
 
 impl<'b, 'a> Walk<'b, 'a> {
-    pub fn new(b: &'b mut Builder<'a>, which: Which) -> Self {
+    pub fn new(b: &'b mut Builder<'a>, which: WarpRole) -> Self {
         Walk {
             b,
             which,
@@ -109,7 +109,7 @@ impl<'b, 'a> Walk<'b, 'a> {
     }
 
     /// The walk of a role that moves data, by its index among them.
-    pub fn of_comm(b: &'b mut Builder<'a>, which: Which, comm: usize) -> Self {
+    pub fn of_comm(b: &'b mut Builder<'a>, which: WarpRole, comm: usize) -> Self {
         Walk {
             comm,
             ..Walk::new(b, which)
@@ -133,8 +133,8 @@ impl<'b, 'a> Walk<'b, 'a> {
         self.scheduler = scheduler;
         self.in_order = in_order(self.b.kernel, body);
         let mut nodes = match self.which {
-            Which::Load | Which::Store | Which::Multiply => self.own_sizes(body),
-            Which::Fetch | Which::Send | Which::Spare | Which::End => Vec::new(),
+            WarpRole::Load | WarpRole::Store | WarpRole::Multiply => self.own_sizes(body),
+            WarpRole::Fetch | WarpRole::Send | WarpRole::Spare | WarpRole::End => Vec::new(),
         };
         nodes.extend(self.blocks(body));
         without_groups(&mut nodes);
@@ -142,27 +142,27 @@ impl<'b, 'a> Walk<'b, 'a> {
         only_used(&mut nodes);
         let scheduled = nodes.iter().any(Node::has_items);
         let ping_pong = self.b.cta.mode() == Mode::PingPong;
-        if scheduled && ping_pong && self.which == Which::Multiply {
+        if scheduled && ping_pong && self.which == WarpRole::Multiply {
             let test = Test::Differ(Expr::var("consumer"), 0.into());
             let body = vec![self.skip()];
             nodes.insert(0, Node::If { test, body });
         }
         match self.which {
-            Which::Load => {
+            WarpRole::Load => {
                 nodes.extend(self.launches_awaited());
                 nodes.extend(self.all_stages_empty());
             }
-            Which::Multiply | Which::Spare | Which::End => {}
-            Which::Store if nodes.iter().any(stores_in_bulk) => {
+            WarpRole::Multiply | WarpRole::Spare | WarpRole::End => {}
+            WarpRole::Store if nodes.iter().any(stores_in_bulk) => {
                 nodes.push(Node::AwaitStores { pending: 0.into() })
             }
-            Which::Store => {}
+            WarpRole::Store => {}
             // One thread does all: what it sent has left when its last item is done.
-            Which::Fetch | Which::Send if self.in_order => {}
-            Which::Fetch => nodes.extend(self.drained()),
+            WarpRole::Fetch | WarpRole::Send if self.in_order => {}
+            WarpRole::Fetch => nodes.extend(self.drained()),
             // All lanes have read each place, and it was released then.
-            Which::Send if stores_by_lanes(&nodes) => {}
-            Which::Send => nodes.extend(self.all_released()),
+            WarpRole::Send if stores_by_lanes(&nodes) => {}
+            WarpRole::Send => nodes.extend(self.all_released()),
         }
         if scheduled {
             let body = nodes;
@@ -235,18 +235,25 @@ impl<'b, 'a> Walk<'b, 'a> {
                         selection,
                     };
                     nodes.extend(match self.which {
-                        Which::Spare if !copies(body) => self.beside(of, items, body),
-                        Which::Fetch | Which::Send | Which::Spare => self.pieces(of, items, body),
-                        Which::Load | Which::Store | Which::Multiply | Which::End => {
+                        WarpRole::Spare if !copies(body) => self.beside(of, items, body),
+                        WarpRole::Fetch | WarpRole::Send | WarpRole::Spare => {
+                            self.pieces(of, items, body)
+                        }
+                        WarpRole::Load | WarpRole::Store | WarpRole::Multiply | WarpRole::End => {
                             self.tiles(of, items, body)
                         }
                     });
                 }
                 Block::Once { body } => {
-                    if matches!(self.which, Which::Load | Which::Fetch | Which::Spare) {
+                    if matches!(
+                        self.which,
+                        WarpRole::Load | WarpRole::Fetch | WarpRole::Spare
+                    ) {
                         let first = match (self.which, &self.b.comm) {
-                            (Which::Load, Some(comm)) if self.scheduler == GEMM => comm.count(),
-                            (Which::Load | Which::Fetch, Some(comm)) => comm.before(self.comm),
+                            (WarpRole::Load, Some(comm)) if self.scheduler == GEMM => comm.count(),
+                            (WarpRole::Load | WarpRole::Fetch, Some(comm)) => {
+                                comm.before(self.comm)
+                            }
                             _ => Expr::Const(0),
                         };
                         let body = self.once(body);
@@ -380,13 +387,13 @@ impl<'b, 'a> Walk<'b, 'a> {
     /// The map of a tensor with boxes of that size, of which an item has some.
     pub fn map(&mut self, tensor: TensorId, item: Var, (rows, columns): (u32, u32)) -> MapId {
         let what = match self.which {
-            Which::Load => "_tiles",
-            Which::Store
-            | Which::Multiply
-            | Which::Fetch
-            | Which::Send
-            | Which::Spare
-            | Which::End => "_boxes",
+            WarpRole::Load => "_tiles",
+            WarpRole::Store
+            | WarpRole::Multiply
+            | WarpRole::Fetch
+            | WarpRole::Send
+            | WarpRole::Spare
+            | WarpRole::End => "_boxes",
         };
         let view = self.view(tensor, item);
         self.map_as(tensor, view, (rows, columns), what)

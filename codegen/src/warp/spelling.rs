@@ -160,8 +160,8 @@ const OWN: &str = "T acc advance again all_steps arrive arrive_on at auto barrie
     gemm_rs griddim grouped_8 has height held i if include index init int items k lane last last_of late_comm \
     late_join launch_dependents load m mbarrier_init_fence me min mn_major multicast_add multicast_rank multicast_store multicast_sum multiply my_tiles my_tiles_m n next \
     next_ping_pong nullptr of_other oldest order order_at orderbarrier part partial_add partial_box_rows \
-    partial_chunk partial_send phase piece pieces pipelinestate place plan pragma previous registers_give \
-    registers_take relaxed return role row row_major rows rows_of rule rulenumbers scale_line_stride scale_stride scales scales_make scales_read scales_write scheduler scope sending sent shared shared_address \
+    partial_chunk partial_send phase piece pieces pipelinestate place plan pragma previous reg_alloc \
+    reg_dealloc relaxed return role row row_major rows rows_of rule rulenumbers scale_line_stride scale_stride scales scales_make scales_read scales_write scheduler scope sending sent shared shared_address \
     shared_bytes slice slice_bytes slice_n smem_spare_staging smem_split_partial smem_staging smem_stored smem_subtile \
     spare_staging spare_staging_at spare_staging_bytes spare_staging_full spare_staging_full_at spare_staging_slots split split_partial \
     split_partial_at split_partial_bytes split_partial_empty split_partial_full split_partial_full_at \

@@ -106,7 +106,7 @@ fn blocks(kernel: &Kernel, scale: TensorId) -> (usize, usize, bool) {
         Some(Scales::Blocks1d2d) => ["x.scale"].as_slice(),
         Some(Scales::Blocks2d1d) => &["w.scale"],
         Some(Scales::Blocks1d1d) => &["x.scale", "w.scale"],
-        Some(Scales::Whole | Scales::Rows) | None => &[],
+        Some(Scales::PerTensor | Scales::PerRow) | None => &[],
     };
     match lines.contains(&&name[..]) {
         // Those that stay on their rank are lines of a number for each row; those that travel have the rows of their tensor.

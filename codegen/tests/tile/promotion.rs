@@ -70,7 +70,7 @@ fn promotion_is_hidden_where_warpgroups_share_a_tile() {
 fn scales_are_read_from_memory_once() {
     let shape = [4096, 32768, 512];
     let without = total(&Variant::new(1).dtype(E4M3), (128, 128), true, shape);
-    for scales in [Scales::Whole, Scales::Rows] {
+    for scales in [Scales::PerTensor, Scales::PerRow] {
         let with = total(&scaled(scales), (128, 128), true, shape);
         assert!(with < 1.02 * without, "{scales:?}: {with}, not {without}");
     }

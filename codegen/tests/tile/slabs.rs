@@ -59,7 +59,7 @@ fn scales_apart_from_slabs_are_proved_and_run() {
     let program = scales_apart(SLAB);
     for world in [1, 2, 3, 8] {
         let variant = Variant::new(world).arch(Arch::Cpu).set("tiles", (8, 16));
-        let kernel = lower(&program, &variant.dtype(E4M3).scales(Scales::Rows));
+        let kernel = lower(&program, &variant.dtype(E4M3).scales(Scales::PerRow));
         let kernel = kernel.unwrap_or_else(|error| panic!("{world} ranks: {error}"));
         let checked = verify::kernel(kernel.clone()).expect("a kernel");
         let shape = Shape::new(world * 10 - 3, 24, 48);

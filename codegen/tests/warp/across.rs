@@ -64,7 +64,7 @@ fn tiles_and_pieces_of_any_size_have_right_warps() {
 fn operands_of_any_type_have_right_warps() {
     let program = pushed();
     right(&program, &Variant::new(2).dtype(F16));
-    for scales in [Scales::Whole, Scales::Rows] {
+    for scales in [Scales::PerTensor, Scales::PerRow] {
         right(&program, &Variant::new(2).dtype(E4M3).scales(scales));
     }
     for layout in Layout::ALL
@@ -109,7 +109,7 @@ fn sums_in_one_shot_have_right_warps() {
 fn parts_of_tiles_of_any_type_have_right_warps() {
     let program = one_shot(Sum::Owner, tune([(128, 128)]), Mistake::None);
     right(&program, &Variant::new(3).dtype(F16));
-    for scales in [Scales::Whole, Scales::Rows, Scales::Blocks1d2d] {
+    for scales in [Scales::PerTensor, Scales::PerRow, Scales::Blocks1d2d] {
         right(&program, &Variant::new(3).dtype(E4M3).scales(scales));
     }
     for layout in Layout::ALL

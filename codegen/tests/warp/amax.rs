@@ -82,7 +82,7 @@ fn each_subtile_is_measured_before_its_scale() {
     let operands = [
         variant(2, E4M3),
         variant(2, E5M2).dtype(E4M3),
-        variant(2, E4M3).dtype(E4M3).scales(Scales::Rows),
+        variant(2, E4M3).dtype(E4M3).scales(Scales::PerRow),
     ];
     let all = operands.iter().flat_map(|variant| {
         let tiles = tiles.map(|tile| variant.clone().set("tiles", tile));

@@ -358,7 +358,7 @@ fn blocks_that_no_operand_has_are_refused() {
         ..ScaleBlock::F32_1X128
     };
     let asked = |blocks: [ScaleBlock; 2]| {
-        let operands = [Tensors::FirstOperands, Tensors::SecondOperands];
+        let operands = [Tensors::Lhs, Tensors::Rhs];
         let each = operands.into_iter().zip(blocks);
         let variant = each.fold(Variant::new(1).dtype(E4M3), |variant, (operands, block)| {
             let scale = Some(Scaling::Given(Along::Blocks(block)));
@@ -384,7 +384,7 @@ fn blocks_that_no_operand_has_are_refused() {
 #[test]
 fn scales_may_be_asked_for_by_their_blocks() {
     for scales in BLOCKS {
-        let operands = [Tensors::FirstOperands, Tensors::SecondOperands];
+        let operands = [Tensors::Lhs, Tensors::Rhs];
         let each = operands.into_iter().zip(scales.blocks().expect("blocks"));
         let asked = each.fold(Variant::new(2).dtype(E4M3), |variant, (operands, block)| {
             let scale = Some(Scaling::Given(Along::Blocks(block)));

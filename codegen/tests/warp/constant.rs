@@ -128,8 +128,8 @@ fn whatever_computes_a_tile_loads_its_constants_first() {
     let fp8 = |scales| weights().dtype(E4M3).scales(scales);
     for variant in [
         weights(),
-        fp8(Scales::Whole),
-        fp8(Scales::Rows),
+        fp8(Scales::PerTensor),
+        fp8(Scales::PerRow),
         fp8(Scales::Blocks1d2d),
         fp8(Scales::Blocks1d1d),
         Variant::new(1).set("tiles", (128, 128)).constant("x"),

@@ -43,7 +43,7 @@ fn a_product_with_itself_has_warps_of_every_kind() {
     error[shape]: `x` is both operands of a dot in layout nn
       help: layouts nt and tn store both operands alike
     ");
-    let rows = Variant::new(1).dtype(E4M3).scales(Scales::Rows);
+    let rows = Variant::new(1).dtype(E4M3).scales(Scales::PerRow);
     let said = with(&rows).expect_err("refused");
     insta::assert_snapshot!(said.first().text(&|_| String::new()), @"
     error[language]: `x` is the first operand of a product and the second of one

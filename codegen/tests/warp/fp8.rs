@@ -92,7 +92,7 @@ fn operands_have_a_type_each() {
     for (first, second) in [(E4M3, E5M2), (E5M2, E4M3)] {
         for name in ["gemm", "ag_gemm", "gemm_rs"] {
             for (tile, [m, n]) in [((128, 128), [first, second]), ((80, 128), [second, first])] {
-                let variant = variant(first).second(second).set("tiles", tile);
+                let variant = variant(first).rhs_dtype(second).set("tiles", tile);
                 let pipeline = built(&program(name), &variant).and_then(verify::pipeline);
                 let pipeline = pipeline.unwrap_or_else(|error| panic!("{name}: {error}"));
                 let text = cuda::emit(&pipeline).text;
@@ -118,11 +118,11 @@ fn types_of_operands_are_refused_where_they_cannot_be_told_apart() {
         found.first().text(&|_| String::new())
     };
     let gemm = program("gemm");
-    insta::assert_snapshot!(refused(&gemm, &Variant::new(1).second(E5M2)), @"
+    insta::assert_snapshot!(refused(&gemm, &Variant::new(1).rhs_dtype(E5M2)), @"
     error[shape]: second operands of e5m2, beside first ones of the schedule's type
       help: two types are for FP8: e4m3 and e5m2
     ");
-    insta::assert_snapshot!(refused(&gemm, &variant(E4M3).second(F16)), @"
+    insta::assert_snapshot!(refused(&gemm, &variant(E4M3).rhs_dtype(F16)), @"
     error[shape]: second operands of f16, beside first ones of e4m3
       help: two types are for FP8: e4m3 and e5m2
     ");
@@ -135,7 +135,7 @@ fn types_of_operands_are_refused_where_they_cannot_be_told_apart() {
             s.store(y.at(t), product);
         });
     });
-    insta::assert_snapshot!(refused(&s.finish(), &variant(E4M3).second(E5M2)), @"
+    insta::assert_snapshot!(refused(&s.finish(), &variant(E4M3).rhs_dtype(E5M2)), @"
     error[shape]: `x` is the first operand of a product and the second of one
       help: one type for both, or a tensor for each
     ");
@@ -167,7 +167,7 @@ fn what_has_no_pipeline() {
     error[resources]: a product of e5m2
       help: make one of the two e4m3: 3 bits of precision in both are too few
     ");
-    insta::assert_snapshot!(refused(&gemm, &variant(E5M2).second(E5M2)), @"
+    insta::assert_snapshot!(refused(&gemm, &variant(E5M2).rhs_dtype(E5M2)), @"
     error[resources]: a product of e5m2
       help: make one of the two e4m3: 3 bits of precision in both are too few
     ");
@@ -214,7 +214,7 @@ fn every_loop_is_held_to_the_rules() {
 /// Columns and a depth that no tile divides: to the bit. A row in memory is a multiple of 16 bytes.
 #[test]
 fn shapes_that_nothing_divides() {
-    for operands in [variant(E4M3), variant(E5M2).second(E4M3)] {
+    for operands in [variant(E4M3), variant(E5M2).rhs_dtype(E4M3)] {
         let kernel = lower(&program("gemm"), &operands).and_then(verify::kernel);
         let kernel = kernel.unwrap_or_else(|error| panic!("{error}"));
         let sizes = [(130, 576, 272), (5, 2112, 144)];
@@ -253,8 +253,8 @@ fn shapes_that_nothing_divides() {
 fn results_are_right() {
     let operands = [
         variant(E4M3),
-        variant(E4M3).second(E5M2),
-        variant(E5M2).second(E4M3),
+        variant(E4M3).rhs_dtype(E5M2),
+        variant(E5M2).rhs_dtype(E4M3),
     ];
     let all =
         ["gemm", "ag_gemm", "gemm_rs"].map(|name| operands.clone().map(|variant| (name, variant)));

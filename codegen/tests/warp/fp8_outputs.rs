@@ -81,8 +81,8 @@ fn outputs_are_multiplied_by_their_scale_and_rounded_to_bytes() {
     let operands = [
         variant(E4M3),
         variant(E5M2).dtype(E4M3),
-        variant(E4M3).dtype(E4M3).scales(Scales::Whole),
-        variant(E4M3).dtype(E4M3).scales(Scales::Rows),
+        variant(E4M3).dtype(E4M3).scales(Scales::PerTensor),
+        variant(E4M3).dtype(E4M3).scales(Scales::PerRow),
     ];
     let all = operands.iter().flat_map(|variant| {
         let tiles = tiles.map(|tile| variant.clone().set("tiles", tile));
@@ -190,7 +190,7 @@ fn the_reference_has_scales_of_outputs() {
     for (name, output) in [("gemm", E4M3), ("ag_gemm", E5M2)] {
         for variant in [
             variant(output),
-            variant(output).dtype(E4M3).scales(Scales::Rows),
+            variant(output).dtype(E4M3).scales(Scales::PerRow),
         ] {
             let kernel = lower(&program(name), &variant).and_then(verify::kernel);
             let kernel = kernel.unwrap_or_else(|error| panic!("{name}: {error}"));

@@ -98,7 +98,7 @@ fn a_line_that_no_swizzle_spans() {
 /// Numbers of a vector are 4 bytes apart.
 #[test]
 fn rows_that_are_no_multiple_of_16_bytes_apart() {
-    let pipeline = built(&Variant::new(1).dtype(E4M3).scales(Scales::Rows));
+    let pipeline = built(&Variant::new(1).dtype(E4M3).scales(Scales::PerRow));
     let mut buffers = pipeline.kernel.buffers.iter();
     let scale = buffers.position(|buffer| buffer.name == "x.scale");
     let scale = u16::try_from(scale.expect("a scale")).expect("few tensors");

@@ -114,7 +114,7 @@ fn bytes_go_everywhere_and_their_scales_do_not() {
     assert!(text.contains("multicast_store<"), "{text}");
     let kernel = lower(
         &program,
-        &Variant::new(3).dtype(Dtype::E4M3).scales(Scales::Rows),
+        &Variant::new(3).dtype(Dtype::E4M3).scales(Scales::PerRow),
     );
     let kernel = kernel.and_then(verify::kernel).expect("a kernel");
     let found = sm90::build(&kernel).expect_err("refused");

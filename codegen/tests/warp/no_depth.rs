@@ -50,7 +50,7 @@ fn kernels() -> Vec<(Program, Variant, usize)> {
         (wgrad(), Variant::new(1).layout(Layout::Tn), 2),
     ];
     for scales in Scales::ALL {
-        let blocks = !matches!(scales, Scales::Whole | Scales::Rows);
+        let blocks = !matches!(scales, Scales::PerTensor | Scales::PerRow);
         let empty = if blocks { 4 } else { 2 };
         all.push((gemm.clone(), fp8.clone().scales(scales), empty));
     }

@@ -137,7 +137,7 @@ fn partial_sums_in_f32_have_kernels() {
 /// Scales come before the rounding, as where the term is sent.
 #[test]
 fn an_own_term_has_the_scales_of_its_operands() {
-    let variant = Variant::new(4).dtype(E4M3).scales(Scales::Rows);
+    let variant = Variant::new(4).dtype(E4M3).scales(Scales::PerRow);
     let pipeline = built(&library::gemm_rs(&real()), &variant);
     let [
         FragmentOp::AddOwn {

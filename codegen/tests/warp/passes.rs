@@ -99,7 +99,7 @@ fn multiplied(scales: Scales, tile: (u32, u32)) -> (String, String) {
 /// A scale of a tensor is a name of the tile, and the later pass's is one of its subtiles.
 #[test]
 fn a_later_pass_has_scales_of_its_own() {
-    let (first, later) = multiplied(Scales::Whole, (128, 256));
+    let (first, later) = multiplied(Scales::PerTensor, (128, 256));
     let depth = |text: &str| {
         let mut lines = text.lines().filter(|line| line.contains(" x_scale = "));
         let line = lines.next().expect("it is read");
@@ -113,7 +113,7 @@ fn a_later_pass_has_scales_of_its_own() {
 #[test]
 fn a_later_pass_keeps_no_address() {
     for tile in [(128, 256), (80, 128)] {
-        let (first, later) = multiplied(Scales::Rows, tile);
+        let (first, later) = multiplied(Scales::PerRow, tile);
         let reads = [first, later].map(|text| text.matches("again(").count());
         assert_eq!(reads, [0, 2], "{tile:?}");
     }

@@ -17,7 +17,7 @@ fn program(name: &str) -> Program {
 }
 
 fn variant() -> Variant {
-    Variant::new(2).dtype(E4M3).scales(Scales::Rows)
+    Variant::new(2).dtype(E4M3).scales(Scales::PerRow)
 }
 
 fn built(program: &Program, variant: &Variant) -> Pipeline {

@@ -15,7 +15,7 @@ use counterflow_codegen::{cuda, sm90, verify};
 use std::collections::HashMap;
 
 /// What products are multiplied by when all of K is summed.
-const IN_EPILOGUES: [Scales; 2] = [Scales::Whole, Scales::Rows];
+const IN_EPILOGUES: [Scales; 2] = [Scales::PerTensor, Scales::PerRow];
 
 fn program(name: &str) -> Program {
     let mut all = library::all().into_iter();
@@ -55,7 +55,7 @@ fn products_are_multiplied_by_the_scales_of_their_operands() {
             assert!(begins, "{name}: {value}");
         }
         let text = cuda::emit(&pipeline).text;
-        if (name, scales) == ("gemm", Scales::Whole) {
+        if (name, scales) == ("gemm", Scales::PerTensor) {
             let part = |first: &str, lines: usize| {
                 let from = text.find(first).unwrap_or_else(|| panic!("{text}"));
                 let lines = text[from..].lines().take(lines).map(str::trim);
@@ -87,7 +87,7 @@ fn products_are_multiplied_by_the_scales_of_their_operands() {
 fn tiles_of_every_sort_read_scales() {
     for tile in [(16, 64), (80, 128), (128, 64), (128, 256)] {
         for name in ["gemm", "ag_gemm"] {
-            let variant = variant(Scales::Rows).set("tiles", tile);
+            let variant = variant(Scales::PerRow).set("tiles", tile);
             let pipeline = built(&program(name), &variant).and_then(verify::pipeline);
             pipeline.unwrap_or_else(|error| panic!("{name} {variant}: {error}"));
         }
@@ -144,14 +144,14 @@ fn dequantised(scales: Scales) {
             // So they do of its scales.
             let all = |name: &str| -> Vec<f32> {
                 match (scales, name.split_once('.')) {
-                    (Scales::Rows, Some(("x", _))) if gathers => {
+                    (Scales::PerRow, Some(("x", _))) if gathers => {
                         (0..world).flat_map(|rank| of(name, rank).clone()).collect()
                     }
                     _ => of(name, rank).clone(),
                 }
             };
             let scale = |name: &str, at: usize| {
-                let whole = scales == Scales::Whole;
+                let whole = scales == Scales::PerTensor;
                 f64::from(all(name)[if whole { 0 } else { at }])
             };
             let (x_scale, w_scale) = (scale("x.scale", row), scale("w.scale", column));
@@ -237,7 +237,7 @@ fn a_scale_that_a_kernel_loses() {
             }
         });
     };
-    insta::assert_snapshot!(broken(Scales::Whole, not_read), @"
+    insta::assert_snapshot!(broken(Scales::PerTensor, not_read), @"
     error[coverage]: multiply of block 0 on rank 0 applies y_value to subtile 0
       = `x_scale` was not read
     ");
@@ -258,7 +258,7 @@ fn a_scale_that_a_kernel_loses() {
             }
         });
     };
-    insta::assert_snapshot!(broken(Scales::Whole, another), @"
+    insta::assert_snapshot!(broken(Scales::PerTensor, another), @"
     error[coverage]: multiply of block 0 on rank 0 reads x.scale
       = the vector or scale is another one
     ");
@@ -267,7 +267,7 @@ fn a_scale_that_a_kernel_loses() {
             pipeline.epilogues[0].value = (**product).clone();
         }
     };
-    insta::assert_snapshot!(broken(Scales::Whole, not_multiplied), @"
+    insta::assert_snapshot!(broken(Scales::PerTensor, not_multiplied), @"
     error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
       = the schedule stores another value there
     ");
@@ -293,7 +293,7 @@ fn scales_of_other_rows() {
             }
         });
     };
-    insta::assert_snapshot!(broken(Scales::Rows, first), @"
+    insta::assert_snapshot!(broken(Scales::PerRow, first), @"
     error[coverage]: multiply of block 1 on rank 0 applies y_value to subtile 0 for tile (1, 0)
       = `x_scale` is not there for these rows
     ");
@@ -394,7 +394,7 @@ fn scales_of_blocks_are_of_what_is_multiplied() {
 
 #[test]
 fn what_has_no_scales() {
-    let whole = Variant::new(1).scales(Scales::Whole);
+    let whole = Variant::new(1).scales(Scales::PerTensor);
     insta::assert_snapshot!(refused(&program("gemm"), &whole), @"
     error[shape]: scales for gemm, which multiplies nothing of FP8
       help: an element type with scales, e4m3, or no scales
@@ -403,7 +403,7 @@ fn what_has_no_scales() {
     error[language]: one sum has products of operands with scales of their own
       help: a value for each product, and then their sum
     ");
-    let both = Variant::new(1).dtype(E4M3).scales(Scales::Rows);
+    let both = Variant::new(1).dtype(E4M3).scales(Scales::PerRow);
     insta::assert_snapshot!(refused(&of_itself(), &both), @"
     error[language]: `x` is the first operand of a product and the second of one
       help: one of the two with scales of its rows: give the other as a tensor of its own

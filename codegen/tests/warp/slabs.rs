@@ -162,7 +162,7 @@ fn a_slab_is_whole_boxes() {
 /// Scales travel with all columns of their rows: not with a slab, but by themselves.
 #[test]
 fn scales_do_not_travel_with_slabs() {
-    for scales in [Scales::Rows, Scales::Blocks1d2d] {
+    for scales in [Scales::PerRow, Scales::Blocks1d2d] {
         let variant = Variant::new(2).dtype(E4M3).scales(scales);
         let program = gathered(Way::Push, Counted::Each, (128, 256));
         let found = lower(&program, &variant).expect_err("refused");

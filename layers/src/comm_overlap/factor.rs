@@ -100,7 +100,7 @@ pub(super) fn coded(first: Option<Fp8>, second: Option<Fp8>) -> Result<Option<Co
         (None, None) => Ok(None),
         (Some(first), Some(second)) => Ok(Some(CodedStep {
             codes: [first, second],
-            scales: Scales::Whole,
+            scales: Scales::PerTensor,
             promote: false,
         })),
         (Some(_), None) | (None, Some(_)) => Err(Error::Usage {

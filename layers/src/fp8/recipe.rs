@@ -215,7 +215,7 @@ impl Recipe {
     pub(crate) fn by_weight(&self) -> Scales {
         match self.is_of_blocks() {
             true => Scales::Blocks1d2d,
-            false => Scales::Whole,
+            false => Scales::PerTensor,
         }
     }
 
@@ -223,7 +223,7 @@ impl Recipe {
     pub(crate) fn along_tokens(&self) -> Scales {
         match self.is_of_blocks() {
             true => Scales::Blocks1d1d,
-            false => Scales::Whole,
+            false => Scales::PerTensor,
         }
     }
 

@@ -275,9 +275,9 @@ fn coded_suite<X: CodeNumber, W: CodeNumber>(
         let op = rank.op(program).dtype(X::TENSOR.expect("FP8"));
         let op = match X::TENSOR == W::TENSOR {
             true => op,
-            false => op.second(W::TENSOR.expect("FP8")),
+            false => op.rhs_dtype(W::TENSOR.expect("FP8")),
         };
-        let op = op.scales(Scales::Whole).first_options();
+        let op = op.scales(Scales::PerTensor).first_options();
         let op = match suite {
             Suite::AgGemm => op.output(Dtype::F16),
             Suite::GemmRs | Suite::GemmAr => op,

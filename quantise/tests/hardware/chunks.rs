@@ -62,7 +62,7 @@ pub fn kernels() -> Vec<CudaSource> {
         let checked = pipeline.and_then(verify::pipeline);
         cuda::emit(&checked.unwrap_or_else(|error| panic!("{error}")))
     };
-    let kinds = [Scales::Rows, Scales::Blocks1d2d, Scales::Blocks2d1d];
+    let kinds = [Scales::PerRow, Scales::Blocks1d2d, Scales::Blocks2d1d];
     let worlds = (1..=MOST_RANKS).flat_map(|world| kinds.map(|scales| (world, scales)));
     worlds.map(source).collect()
 }
@@ -92,7 +92,7 @@ fn chunks(all: &[Communicator], m: usize) -> Result<(), Error> {
         rank.reserve(4 << 20)?;
         let op = rank
             .op(program)
-            .scales(Scales::Rows)
+            .scales(Scales::PerRow)
             .up_to(m, N, K)
             .build()?;
         let gathered = QuantTensor::allocate::<F8E4M3>(rank, "x", &op.needs("x")?)?;

@@ -186,7 +186,7 @@ impl Needs {
     /// use counterflow::op::{Granularity, ScaleUse};
     /// # use counterflow::{Communicator, Dtype, Scales, schedules::GemmOp};
     /// # let rank = &Communicator::emulated(1)?[0];
-    /// let op = rank.op_of::<GemmOp>().dtype(Dtype::E4M3).scales(Scales::Rows).up_to(64, 64, 64).build()?;
+    /// let op = rank.op_of::<GemmOp>().dtype(Dtype::E4M3).scales(Scales::PerRow).up_to(64, 64, 64).build()?;
     /// assert_eq!(op.needs("x")?.scale_use(), Some(ScaleUse::Dequantises(Granularity::PerRow)));
     /// # Ok::<(), counterflow::Error>(())
     /// ```

@@ -357,12 +357,12 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     /// use counterflow::{Communicator, schedules::AgGemmOp};
     ///
     /// let rank = &Communicator::emulated(1)?[0];
-    /// let op = rank.op_of::<AgGemmOp>().leave_sms(32).up_to(4096, 2048, 64).build()?; // at most 100 CTAs
-    /// let error = rank.op_of::<AgGemmOp>().leave_sms(132).up_to(64, 64, 64).build().unwrap_err();
+    /// let op = rank.op_of::<AgGemmOp>().sm_margin(32).up_to(4096, 2048, 64).build()?; // at most 100 CTAs
+    /// let error = rank.op_of::<AgGemmOp>().sm_margin(132).up_to(64, 64, 64).build().unwrap_err();
     /// assert_eq!(error.to_string(), "132 of 132 SMs left to others");
     /// # Ok::<(), counterflow::Error>(())
     /// ```
-    pub fn leave_sms(mut self, sms: u32) -> Self {
+    pub fn sm_margin(mut self, sms: u32) -> Self {
         self.left = sms;
         self
     }
@@ -454,7 +454,7 @@ mod tests {
             let [m, side] = [4096, 256];
             let built = |left| {
                 let builder = rank.op(&program).up_to(m, side, 64).first_options();
-                builder.leave_sms(left).build()
+                builder.sm_margin(left).build()
             };
             let ctas = |op: &Op, rows: usize| {
                 let grid = op.0.plan(rows)?.plan.grid;

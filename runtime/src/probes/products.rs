@@ -119,7 +119,7 @@ impl Product {
         let [m, n, k] = size.map(|side| side as usize);
         let builder = rank.op(&program).compiler(compiler).up_to(m, n, k);
         Ok(Product {
-            op: builder.first_options().leave_sms(left).build()?,
+            op: builder.first_options().sm_margin(left).build()?,
             size,
             tile,
             ping_pong,

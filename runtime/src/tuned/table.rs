@@ -33,7 +33,7 @@ const NEAR: f64 = std::f64::consts::SQRT_2;
 /// let key = Key::new("NVIDIA H200", &gemm(), &Variant::new(4).dtype(Dtype::F16));
 /// assert_eq!((&key.op[..], &key.dtype[..], &key.layout[..]), ("gemm", "f16", "nt"));
 /// assert_eq!(key.world, 1, "its ranks do not communicate");
-/// let scaled = Variant::new(4).dtype(Dtype::E5M2).second(Dtype::E4M3).scales(Scales::Rows);
+/// let scaled = Variant::new(4).dtype(Dtype::E5M2).rhs_dtype(Dtype::E4M3).scales(Scales::PerRow);
 /// let key = Key::new("NVIDIA H200", &gemm(), &scaled);
 /// let [second, output, scales] = [key.second, key.output, key.scales].map(Option::unwrap_or_default);
 /// assert_eq!([&key.dtype[..], &second, &output, &scales], ["e5m2", "e4m3", "bf16", "rows"]);
@@ -162,8 +162,7 @@ impl Key {
             // Without communication the number of ranks does not matter.
             world: if moves(program) { variant.world } else { 1 },
             dtype: dtype.into(),
-            second: (variant.asked(&Tensors::SecondOperands).element)
-                .map(|second| second.name().into()),
+            second: (variant.asked(&Tensors::Rhs).element).map(|second| second.name().into()),
             output: output.filter(|output| *output != dtype).map(Into::into),
             scales: variant.operand_scales().map(|scales| scales.name().into()),
             promote: variant.promotes(),
@@ -181,7 +180,7 @@ impl Key {
     /// is measured more often.
     pub(super) fn twins(&self) -> Vec<Key> {
         let [bf16, f16] = [Dtype::Bf16, Dtype::F16].map(Dtype::name);
-        let after = [Some(Scales::Whole), Some(Scales::Rows), None];
+        let after = [Some(Scales::PerTensor), Some(Scales::PerRow), None];
         let after = after.map(|scales| scales.map(|scales| scales.name().to_owned()));
         let fp8 = Dtype::from_name(&self.dtype).is_some_and(Dtype::is_fp8);
         let halves = [(bf16, f16), (f16, bf16)].into_iter();

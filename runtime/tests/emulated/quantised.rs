@@ -43,8 +43,8 @@ fn ones(rank: &Communicator, granularity: Granularity) -> Result<QuantTensor, Er
 fn an_operand_has_the_scales_that_its_op_reads() -> Result<(), Error> {
     let rank = &Communicator::emulated(1)?[0];
     let all = [
-        (Scales::Whole, [Granularity::PerTensor; 2]),
-        (Scales::Rows, [Granularity::PerRow; 2]),
+        (Scales::PerTensor, [Granularity::PerTensor; 2]),
+        (Scales::PerRow, [Granularity::PerRow; 2]),
         (
             Scales::Blocks1d2d,
             [Granularity::BLOCK_1X128, Granularity::BLOCK_128X128],
@@ -107,7 +107,7 @@ fn scales_and_amaxes_that_are_absent_or_surplus_are_refused() -> Result<(), Erro
     let rank = &Communicator::emulated(1)?[0];
     let quantised = ones(rank, Granularity::PerTensor)?;
     let number = || rank.zeros::<f32>([1]);
-    let with_scales = product(rank, |op| op.dtype(Dtype::E4M3).scales(Scales::Whole))?;
+    let with_scales = product(rank, |op| op.dtype(Dtype::E4M3).scales(Scales::PerTensor))?;
     let without = product(rank, |op| op.dtype(Dtype::E4M3))?;
     let cases = [
         (
@@ -285,7 +285,7 @@ fn memory_for_an_op_is_of_its_type_and_place() -> Result<(), Error> {
     Communicator::each(&ranks, |rank| {
         rank.reserve(4 << 20)?;
         let program = schedules::gather(Sender::Ctas(4));
-        let op = rank.op(&program).dtype(Dtype::E4M3).scales(Scales::Rows);
+        let op = rank.op(&program).dtype(Dtype::E4M3).scales(Scales::PerRow);
         let op = op.first_options().up_to(64, 64, K).build()?;
         let (what, help) = told(QuantTensor::zeros::<F8E4M3>(rank, &op.needs("x")?));
         assert_eq!(what, "memory of one rank for a tensor that peers address");

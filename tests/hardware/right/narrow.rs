@@ -84,7 +84,7 @@ fn made_scales() -> [Making; 3] {
     let theirs = Rule::transformer_engine(Fp8::E4M3);
     [
         (&KINDS[..2], None, theirs),
-        (&FP8, Some(Scales::Rows), Rule::deep_gemm()),
+        (&FP8, Some(Scales::PerRow), Rule::deep_gemm()),
         (&FP8, Some(Scales::Blocks1d2d), theirs.powers_of_two()),
     ]
 }
@@ -92,8 +92,8 @@ fn made_scales() -> [Making; 3] {
 /// Operands, their scales, and results.
 const FP8_OUTPUTS: [(&[Kind], Option<Scales>, Dtype); 3] = [
     (&[KINDS[0], KINDS[1]], None, Dtype::E4M3),
-    (&FP8, Some(Scales::Rows), Dtype::E4M3),
-    (&FP8, Some(Scales::Whole), Dtype::E5M2),
+    (&FP8, Some(Scales::PerRow), Dtype::E4M3),
+    (&FP8, Some(Scales::PerTensor), Dtype::E5M2),
 ];
 
 mod fp8_outputs {

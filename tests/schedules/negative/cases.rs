@@ -154,7 +154,7 @@ fn schedules() -> Vec<Case> {
         }
     };
     let mut all: Vec<Case> = rows.into_iter().map(|row| case(row, None)).collect();
-    for scales in [Scales::Rows, Scales::Blocks1d2d] {
+    for scales in [Scales::PerRow, Scales::Blocks1d2d] {
         all.extend(of_planes.map(|row| case(row, Some(scales))));
     }
     all

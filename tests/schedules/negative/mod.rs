@@ -269,7 +269,7 @@ fn scales_by_themselves_are_accepted_and_run() {
     for program in [planes::scales_apart, planes::scales_with_a_counter] {
         for world in 1..=8 {
             let program = program();
-            let kinds = [Scales::Rows, Scales::Blocks1d2d, Scales::Blocks1d1d];
+            let kinds = [Scales::PerRow, Scales::Blocks1d2d, Scales::Blocks1d1d];
             let of_scales = kinds.map(|scales| scaled(&program, world, scales));
             for kernel in of_scales.into_iter().chain([small(&program, world)]) {
                 for m in [1, 7, 29] {

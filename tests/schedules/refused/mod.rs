@@ -19,7 +19,7 @@ fn plain() -> Variant {
 /// In the order of the table.
 const EXHIBITS: [Exhibit; 25] = [
     (panels, plain),
-    (slabs, || plain().dtype(Dtype::E4M3).scales(Scales::Rows)),
+    (slabs, || plain().dtype(Dtype::E4M3).scales(Scales::PerRow)),
     (some_pieces, plain),
     (two_sizes_in_an_item, plain),
     (rows, || plain().layout(Layout::Tn)),
@@ -31,7 +31,7 @@ const EXHIBITS: [Exhibit; 25] = [
     (one_of_two, plain),
     (sum_of_a_peer, plain),
     (scales_everywhere, || {
-        plain().dtype(Dtype::E4M3).scales(Scales::Rows)
+        plain().dtype(Dtype::E4M3).scales(Scales::PerRow)
     }),
     (signals_at_two_addresses, plain),
     (operand_in_a_slot, plain),

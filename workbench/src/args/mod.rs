@@ -274,7 +274,7 @@ pub(crate) fn parse(
     };
     let mut variant = Variant::new(args.world).layout(args.layout).arch(args.arch);
     variant = args.dtype.into_iter().fold(variant, Variant::dtype);
-    variant = args.second.into_iter().fold(variant, Variant::second);
+    variant = args.second.into_iter().fold(variant, Variant::rhs_dtype);
     variant = args.scales.into_iter().fold(variant, Variant::scales);
     if let Some(rule) = args.output_scales {
         let to = args.output.and_then(Fp8::of).unwrap_or(rule.to);

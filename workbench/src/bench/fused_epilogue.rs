@@ -421,7 +421,7 @@ mod tests {
         });
         let (program, y) = (s.finish(), TensorId(2));
         let fp8 = Variant::new(1).dtype(Dtype::E4M3);
-        for scales in [None, Some(Scales::Whole), Some(Scales::Rows)] {
+        for scales in [None, Some(Scales::PerTensor), Some(Scales::PerRow)] {
             let variant = scales.into_iter().fold(fp8.clone(), Variant::scales);
             let kernel = lower::lower(&program, &variant).expect("lowers");
             let epilogue = FusedEpilogue::of(&kernel, y).expect("known");

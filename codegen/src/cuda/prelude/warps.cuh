@@ -16,11 +16,11 @@ __device__ __forceinline__ bool elect_one() {
 
 // Move registers between warpgroups. All four warps run it; `take` blocks until others gave enough.
 template <u32 count>
-__device__ __forceinline__ void registers_give() {
+__device__ __forceinline__ void reg_dealloc() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
 }
 template <u32 count>
-__device__ __forceinline__ void registers_take() {
+__device__ __forceinline__ void reg_alloc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
 }
 

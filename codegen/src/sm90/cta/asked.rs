@@ -1,6 +1,6 @@
 //! What a kernel asks of a CTA: its loops, products and results, before anything is decided.
 
-use super::registers::{Company, in_parts, leaves_out};
+use super::registers::{RegisterClass, in_parts, leaves_out};
 use super::subtiles::{Needs, Results, Sums};
 use super::wgmma::{BLOCK_ROWS, Wgmma};
 use crate::dtype::Dtype;
@@ -22,7 +22,7 @@ pub(super) struct Dot {
 }
 
 /// Subject of the rules: one loop of a kernel's GEMM, before anything is decided.
-pub(super) struct Asked<'a> {
+pub(super) struct TileRequest<'a> {
     pub kernel: &'a Kernel,
     pub kind: GemmKind,
     /// Place of its first product, or of its first store if it multiplies nothing.
@@ -131,7 +131,7 @@ impl Item {
     }
 }
 
-impl Asked<'_> {
+impl TileRequest<'_> {
     /// The tile, in words.
     pub fn tiles(&self) -> String {
         let tile = self.wgmma.tile;
@@ -144,18 +144,18 @@ impl Asked<'_> {
     }
 
     /// Purposes for which threads need registers.
-    pub fn company(&self) -> Company {
+    pub fn company(&self) -> RegisterClass {
         let GemmKind { cluster, split, .. } = self.kind;
         if self.alone() && !self.results.computed && self.results.widest == 2 {
-            Company::Plain
+            RegisterClass::Plain
         } else if self.results.sums == Sums::Apart {
-            Company::Apart
+            RegisterClass::Apart
         } else if cluster != (1, 1) || (split > 1 && self.wgmma.swapped()) {
-            Company::Much
+            RegisterClass::Much
         } else if self.results.sums == Sums::Added {
-            Company::Added
+            RegisterClass::Added
         } else {
-            Company::Little
+            RegisterClass::Little
         }
     }
 
@@ -237,7 +237,7 @@ impl Asked<'_> {
 
     /// True if two GEMM loops can share stages and epilogue tiles: both have the same tile, or both multiply with their rows on the
     /// M side.
-    pub fn passes_with(&self, other: &Asked<'_>) -> bool {
+    pub fn passes_with(&self, other: &TileRequest<'_>) -> bool {
         let both = [self, other];
         let [one, two] = both.map(|asked| asked.wgmma);
         let mut each = both.iter();
@@ -246,9 +246,9 @@ impl Asked<'_> {
     }
 
     /// Needs of the loop together with those of `all` that pass through the same stages and subtiles.
-    pub fn needs_with(&self, all: &[Asked<'_>]) -> Needs {
+    pub fn needs_with(&self, all: &[TileRequest<'_>]) -> Needs {
         let together = all.iter().filter(|other| self.passes_with(other));
-        let together: Vec<&Asked<'_>> = together.collect();
+        let together: Vec<&TileRequest<'_>> = together.collect();
         let each: Vec<Needs> = together.iter().map(|asked| asked.needs()).collect();
         let columns = each.iter().map(|needs| needs.columns).reduce(common);
         let largest = (each.iter()).max_by_key(|needs| (needs.wgmma.tile.columns, needs.stage));

@@ -1,6 +1,6 @@
 //! What tiles must be whose items store FP8.
 
-use super::asked::Asked;
+use super::asked::TileRequest;
 use super::finding::refuse;
 use super::subtiles::{LINE, Needs, fits_codes};
 use super::wgmma::{MOST, Wgmma};
@@ -8,7 +8,7 @@ use crate::diag::Diagnostic;
 use crate::tiling::Tiling;
 
 /// A row of a subtile is a line of the narrowest swizzle, at least: of FP8, it has twice as many columns.
-pub(super) fn whole_lines_of_bytes(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
+pub(super) fn whole_lines_of_bytes(asked: &TileRequest<'_>, tiling: &Tiling) -> Option<Diagnostic> {
     let at = asked.item.bytes?;
     let (columns, narrowest) = match tiling.swapped() {
         true => (tiling.tile().columns, 128),
@@ -25,7 +25,10 @@ pub(super) fn whole_lines_of_bytes(asked: &Asked<'_>, tiling: &Tiling) -> Option
 
 /// Lanes exchange codes while the stored tiles that they are made of are in registers. Where a tile is swapped, each code has
 /// an address of its own, too: 120x256 of two stored tiles spills by subtiles of 24 rows, and 80x256 by 16.
-pub(super) fn registers_beside_codes(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
+pub(super) fn registers_beside_codes(
+    asked: &TileRequest<'_>,
+    tiling: &Tiling,
+) -> Option<Diagnostic> {
     let read = asked.item.inputs.len() + asked.item.sums.len();
     let at = asked.item.bytes.filter(|_| read > 1)?;
     let fits = |wgmma: Wgmma| fits_codes(wgmma, LINE, read as u32, asked.results.measured);
@@ -50,7 +53,7 @@ pub(super) fn registers_beside_codes(asked: &Asked<'_>, tiling: &Tiling) -> Opti
 }
 
 /// Columns of the widest tile of so many rows that fits.
-fn widest(asked: &Asked<'_>, rows: u32, fits: impl Fn(Wgmma) -> bool) -> Option<u32> {
+fn widest(asked: &TileRequest<'_>, rows: u32, fits: impl Fn(Wgmma) -> bool) -> Option<u32> {
     let columns = LINE * asked.kind.split;
     let mut all = (1..=MOST / columns).rev().map(|lines| lines * columns);
     let products = asked.wgmma.products;

@@ -1,6 +1,6 @@
 //! What tiles must be whose items make scales of blocks of what they store.
 
-use super::asked::Asked;
+use super::asked::TileRequest;
 use super::finding::refuse;
 use super::subtiles::{Sums, VALUES};
 use crate::diag::Diagnostic;
@@ -12,12 +12,12 @@ use crate::tiling::Tiling;
 const NOT_SWAPPED: &str = "a multiple of 64 rows: other tiles are multiplied with their sides swapped, and the scales of a row are in no warp";
 
 /// The blocks whose scales an item makes.
-fn block(asked: &Asked<'_>) -> Option<ScaleBlock> {
+fn block(asked: &TileRequest<'_>) -> Option<ScaleBlock> {
     asked.kernel.rule().map(|rule| rule.block())
 }
 
 /// The lanes of a quad have a row of a block: where a tile is swapped, its columns are on the side that warps divide.
-pub(super) fn scales_of_rows(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
+pub(super) fn scales_of_rows(asked: &TileRequest<'_>, tiling: &Tiling) -> Option<Diagnostic> {
     let at = asked.item.made.filter(|_| tiling.swapped())?;
     let message = format!("scales that are made in {}", asked.tiles());
     let hint = NOT_SWAPPED;
@@ -25,7 +25,7 @@ pub(super) fn scales_of_rows(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagn
 }
 
 /// Partial sums with scales: blocks of accumulators, in tiles that are not swapped, which are added to those of one product.
-pub(super) fn partial_sums(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
+pub(super) fn partial_sums(asked: &TileRequest<'_>, tiling: &Tiling) -> Option<Diagnostic> {
     let (at, computed) = asked.item.partial?;
     let block = block(asked)?;
     let (what, hint) = if tiling.swapped() {
@@ -64,7 +64,7 @@ pub(super) fn partial_sums(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnos
 }
 
 /// A subtile is a line of the widest swizzle: whole blocks of bytes, and no whole ones of wider elements.
-pub(super) fn bytes_beside_scales(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
+pub(super) fn bytes_beside_scales(asked: &TileRequest<'_>, tiling: &Tiling) -> Option<Diagnostic> {
     let block = asked.results.made.filter(|_| !tiling.swapped())?;
     let buffer = |tensor: TensorId| &asked.kernel.buffers[tensor.index()];
     let mut tensors = asked.item.tensors.iter();
@@ -82,7 +82,7 @@ pub(super) fn bytes_beside_scales(asked: &Asked<'_>, tiling: &Tiling) -> Option<
 }
 
 /// Refuses subtiles whose result in registers beside the accumulators is more than a product.
-pub(super) fn registers_beside_scales(asked: &Asked<'_>, _: &Tiling) -> Option<Diagnostic> {
+pub(super) fn registers_beside_scales(asked: &TileRequest<'_>, _: &Tiling) -> Option<Diagnostic> {
     let at = asked.item.made.filter(|_| asked.results.computed)?;
     let wgmma = asked.wgmma;
     let columns = block(asked)?.columns;

@@ -29,7 +29,7 @@ use crate::kernel::{Block, GemmKind, Kernel, Op, OpKind, Role as Loops, RoleKind
 use crate::program::{PartitionId, Var};
 use crate::tiling::Tiling;
 use crate::variant::Arch;
-use asked::{Asked, Item, Loop, distinct, first_store, takes_tiles_between_products, ways};
+use asked::{Item, Loop, TileRequest, distinct, first_store, takes_tiles_between_products, ways};
 pub(crate) use asked::{computes, loops, moves_and_sums};
 use finding::refuse;
 use registers::reallocated;
@@ -181,7 +181,7 @@ pub fn decide(kernel: &Kernel) -> Decision {
             |body| multiplies(kernel, body),
         ));
     }
-    let mut divided: Vec<(Asked<'_>, Needs, Division)> = Vec::new();
+    let mut divided: Vec<(TileRequest<'_>, Needs, Division)> = Vec::new();
     let needs: Vec<Needs> = asked.iter().map(|one| one.needs_with(&asked)).collect();
     for (asked, needs) in asked.into_iter().zip(needs) {
         if !rules::find(&asked, Level::Fits, &mut misfits) {
@@ -210,7 +210,7 @@ pub fn decide(kernel: &Kernel) -> Decision {
                 alike.map_or((first, &tilings[0]), |at| (&divided[at].0, &tilings[at]));
             // The warps that multiply in that loop compute its tiles.
             let wgmma = of.wgmma;
-            rules::of_stores(&Asked { wgmma, ..asked }, tiling)
+            rules::of_stores(&TileRequest { wgmma, ..asked }, tiling)
         });
         missing.extend(found);
     }
@@ -231,7 +231,7 @@ fn multiplies(kernel: &Kernel, body: &[Op]) -> bool {
 }
 
 /// True if warpgroups have tiles of their own, by turns.
-fn alternates(asked: &[Asked<'_>]) -> bool {
+fn alternates(asked: &[TileRequest<'_>]) -> bool {
     asked.iter().any(|one| one.wgmma.mode == Mode::PingPong)
 }
 
@@ -249,9 +249,9 @@ fn all_asked<'a>(
     kernel: &'a Kernel,
     (role, kind): (&Loops, GemmKind),
     misfits: &mut Vec<Diagnostic>,
-) -> Vec<Asked<'a>> {
+) -> Vec<TileRequest<'a>> {
     let results = results(kernel);
-    let mut all: Vec<Asked<'_>> = Vec::new();
+    let mut all: Vec<TileRequest<'_>> = Vec::new();
     for each in loops(&role.body) {
         let (partition, body) = (each.partition, each.body);
         let ways = ways(kernel, body);
@@ -271,7 +271,7 @@ fn all_asked<'a>(
         if kernel.variant.arch == Arch::Cpu {
             continue;
         }
-        all.push(Asked {
+        all.push(TileRequest {
             kernel,
             kind,
             at,
@@ -295,7 +295,7 @@ fn of_stores<'a>(
     kernel: &'a Kernel,
     (role, kind): (&Loops, GemmKind),
     misfits: &mut Vec<Diagnostic>,
-) -> Vec<Asked<'a>> {
+) -> Vec<TileRequest<'a>> {
     let (results, mut all) = (results(kernel), Vec::new());
     let mut element = None;
     for each in loops(&role.body) {
@@ -315,7 +315,7 @@ fn of_stores<'a>(
             continue;
         }
         element = element.or(halves);
-        all.push(Asked {
+        all.push(TileRequest {
             kernel,
             kind,
             at,
@@ -341,7 +341,7 @@ fn of_stores<'a>(
 }
 
 /// The CTA that computes the tiles of all those loops.
-fn of_loops(kernel: &Kernel, divided: &[(Asked<'_>, Needs, Division)]) -> Option<Cta> {
+fn of_loops(kernel: &Kernel, divided: &[(TileRequest<'_>, Needs, Division)]) -> Option<Cta> {
     // Where loops have tiles of several sizes, stages are those of the one that has the fewest.
     let fewest = divided.iter().min_by_key(|(.., division)| division.stages);
     let (asked, needs, division) = fewest?;

@@ -1,14 +1,14 @@
 //! Promoted sums, and the scales of blocks that go into them: what they need of a stage and of registers, and what has no
 //! kernel.
 
-use super::asked::Asked;
+use super::asked::TileRequest;
 use super::finding::refuse;
 use super::registers::{REGISTERS_TO_PROMOTE_WHOLE, registers_to_promote};
 use crate::diag::Diagnostic;
 use crate::program::Side;
 use crate::tiling::{Promotion, Room, StagedScale};
 
-impl Asked<'_> {
+impl TileRequest<'_> {
     /// True if what tensor cores sum of a step is added to promoted sums.
     pub fn promotes(&self) -> bool {
         self.dtype.is_fp8() && !self.products.is_empty() && self.kernel.variant.promotes()
@@ -78,7 +78,7 @@ impl Asked<'_> {
 }
 
 /// Tensor cores keep all of a sum but where they multiply FP8.
-pub(super) fn promoted_elements(asked: &Asked<'_>) -> Vec<Diagnostic> {
+pub(super) fn promoted_elements(asked: &TileRequest<'_>) -> Vec<Diagnostic> {
     if !asked.kernel.variant.promotes() || asked.promotes() {
         return Vec::new();
     }
@@ -89,7 +89,7 @@ pub(super) fn promoted_elements(asked: &Asked<'_>) -> Vec<Diagnostic> {
 
 /// A tile has all of a block of several rows along its side, or lies within one. Along the instruction's N side it may have parts of
 /// two, unless they come from another rank: then the second one's scale may not be there.
-pub(super) fn whole_squares(asked: &Asked<'_>) -> Vec<Diagnostic> {
+pub(super) fn whole_squares(asked: &TileRequest<'_>) -> Vec<Diagnostic> {
     let kernel = asked.kernel;
     let squares = asked.scales().into_iter().filter(|it| !it.block.is_1d());
     let mut found = Vec::new();
@@ -116,7 +116,7 @@ pub(super) fn whole_squares(asked: &Asked<'_>) -> Vec<Diagnostic> {
 }
 
 /// Promoted sums leave registers for what tensor cores sum of a step.
-pub(super) fn has_room_to_promote(asked: &Asked<'_>) -> Vec<Diagnostic> {
+pub(super) fn has_room_to_promote(asked: &TileRequest<'_>) -> Vec<Diagnostic> {
     if !asked.promotes() || asked.promotion().is_some() {
         return Vec::new();
     }

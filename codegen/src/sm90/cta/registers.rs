@@ -7,7 +7,7 @@ const MANY_ACCUMULATORS: u32 = 160;
 
 /// Purposes for which a thread needs registers beside a tile's accumulators.
 #[derive(Clone, Copy)]
-pub(super) enum Company {
+pub(super) enum RegisterClass {
     /// A product that is stored as it is, by a CTA alone.
     Plain,
     /// Signals, math, or sums.
@@ -21,14 +21,16 @@ pub(super) enum Company {
 }
 
 /// True if accumulators leave a thread registers for the rest: in ping-pong there is one more ring to keep track of.
-pub(super) const fn has_registers(wgmma: Wgmma, company: Company) -> bool {
+pub(super) const fn has_registers(wgmma: Wgmma, company: RegisterClass) -> bool {
     let most = match (wgmma.blocks(), wgmma.mode, company) {
         (0 | 1, ..) => 128,
-        (_, Mode::Cooperative, Company::Plain) => MOST_ACCUMULATORS,
-        (_, Mode::Cooperative, Company::Added | Company::Apart) if !wgmma.swapped() => 128,
-        (_, Mode::Cooperative, Company::Little | Company::Added) => 176,
-        (_, Mode::Cooperative, Company::Apart) => 152,
-        (_, Mode::Cooperative, Company::Much) | (_, Mode::PingPong, _) => 160,
+        (_, Mode::Cooperative, RegisterClass::Plain) => MOST_ACCUMULATORS,
+        (_, Mode::Cooperative, RegisterClass::Added | RegisterClass::Apart) if !wgmma.swapped() => {
+            128
+        }
+        (_, Mode::Cooperative, RegisterClass::Little | RegisterClass::Added) => 176,
+        (_, Mode::Cooperative, RegisterClass::Apart) => 152,
+        (_, Mode::Cooperative, RegisterClass::Much) | (_, Mode::PingPong, _) => 160,
     };
     wgmma.accumulators() <= most
 }

@@ -3,12 +3,12 @@
 //! A rule has one of two levels. What does not *fit* the architecture has no plan. What fits may still have no pipeline in
 //! this version: it does not *run*.
 
-use super::asked::{Asked, Dot, distinct, moves_and_sums};
+use super::asked::{Dot, TileRequest, distinct, moves_and_sums};
 use super::bytes::{registers_beside_codes, whole_lines_of_bytes};
 use super::finding::refuse;
 use super::made::{bytes_beside_scales, partial_sums, registers_beside_scales, scales_of_rows};
 use super::promoted::{has_room_to_promote, promoted_elements, whole_squares};
-use super::registers::{Company, has_registers};
+use super::registers::{RegisterClass, has_registers};
 use super::shared::{cluster_fits, clusters, shared_alone, some_in_cluster, splits};
 use super::wgmma::{ATOM_ROWS, MOST_ACCUMULATORS, Mode, Wgmma};
 use crate::diag::Diagnostic;
@@ -38,15 +38,15 @@ struct Rule {
     /// True if nothing after it means anything where it finds something.
     last: bool,
     /// Findings of the rule.
-    finds: fn(&Asked<'_>) -> Vec<Diagnostic>,
+    finds: fn(&TileRequest<'_>) -> Vec<Diagnostic>,
 }
 
-const fn fits(last: bool, finds: fn(&Asked<'_>) -> Vec<Diagnostic>) -> Rule {
+const fn fits(last: bool, finds: fn(&TileRequest<'_>) -> Vec<Diagnostic>) -> Rule {
     let level = Level::Fits;
     Rule { level, last, finds }
 }
 
-const fn multiplies(finds: fn(&Asked<'_>) -> Vec<Diagnostic>) -> Rule {
+const fn multiplies(finds: fn(&TileRequest<'_>) -> Vec<Diagnostic>) -> Rule {
     Rule {
         level: Level::Multiplies,
         last: true,
@@ -54,7 +54,7 @@ const fn multiplies(finds: fn(&Asked<'_>) -> Vec<Diagnostic>) -> Rule {
     }
 }
 
-const fn runs(last: bool, finds: fn(&Asked<'_>) -> Vec<Diagnostic>) -> Rule {
+const fn runs(last: bool, finds: fn(&TileRequest<'_>) -> Vec<Diagnostic>) -> Rule {
     let level = Level::Runs;
     Rule { level, last, finds }
 }
@@ -83,7 +83,7 @@ const RULES: [Rule; 19] = [
 ];
 
 /// Rules after the division of shared memory: about what an item stores, and reads beside its product.
-const ITEMS: [fn(&Asked<'_>, &Tiling) -> Option<Diagnostic>; 10] = [
+const ITEMS: [fn(&TileRequest<'_>, &Tiling) -> Option<Diagnostic>; 10] = [
     shared_with_inputs,
     alone_with_inputs,
     whole_lines,
@@ -97,14 +97,14 @@ const ITEMS: [fn(&Asked<'_>, &Tiling) -> Option<Diagnostic>; 10] = [
 ];
 
 /// Findings of the rules for items.
-pub(super) fn of_items(asked: &Asked<'_>, tiling: &Tiling) -> Vec<Diagnostic> {
+pub(super) fn of_items(asked: &TileRequest<'_>, tiling: &Tiling) -> Vec<Diagnostic> {
     let found = ITEMS.iter().filter_map(|rule| rule(asked, tiling));
     found.chain(split_with_sums(asked)).collect()
 }
 
 /// Findings of the rules for items that multiply nothing, of a GEMM's loop beside others: their tiles pass through
 /// the same stages.
-pub(super) fn of_stores(asked: &Asked<'_>, tiling: &Tiling) -> Vec<Diagnostic> {
+pub(super) fn of_stores(asked: &TileRequest<'_>, tiling: &Tiling) -> Vec<Diagnostic> {
     let found = [
         stored_by_rows(asked),
         stored_elements(asked),
@@ -118,7 +118,7 @@ pub(super) fn of_stores(asked: &Asked<'_>, tiling: &Tiling) -> Vec<Diagnostic> {
 }
 
 /// Adds the findings of a level's rules. True if what comes after them means anything.
-pub(super) fn find(asked: &Asked<'_>, level: Level, found: &mut Vec<Diagnostic>) -> bool {
+pub(super) fn find(asked: &TileRequest<'_>, level: Level, found: &mut Vec<Diagnostic>) -> bool {
     for rule in RULES.iter().filter(|rule| rule.level == level) {
         let new = (rule.finds)(asked);
         if rule.last && !new.is_empty() {
@@ -142,14 +142,14 @@ pub(super) fn unknown(kernel: &Kernel) -> Vec<Diagnostic> {
 }
 
 /// The tensor cores have its shape.
-fn multiplied(asked: &Asked<'_>) -> Vec<Diagnostic> {
+fn multiplied(asked: &TileRequest<'_>) -> Vec<Diagnostic> {
     let hint = asked.wgmma.refused();
     let refused = hint.map(|hint| refuse(asked.at, asked.tiles(), hint));
     refused.into_iter().collect()
 }
 
 /// A step is whole lines of the swizzle.
-fn whole_swizzles(asked: &Asked<'_>) -> Vec<Diagnostic> {
+fn whole_swizzles(asked: &TileRequest<'_>) -> Vec<Diagnostic> {
     let (k, dtype) = (asked.kind.k, asked.dtype);
     let step = k * dtype.bytes();
     if asked.products.is_empty() || step > 0 && step.is_multiple_of(128) {
@@ -164,7 +164,7 @@ fn whole_swizzles(asked: &Asked<'_>) -> Vec<Diagnostic> {
 
 /// Accumulators of all products of an item fit: 232 registers a consumer thread, of which some 40 hold addresses and
 /// descriptors.
-fn registers(asked: &Asked<'_>) -> Vec<Diagnostic> {
+fn registers(asked: &TileRequest<'_>) -> Vec<Diagnostic> {
     let tile = asked.wgmma.tile;
     let threads = 128 * asked.wgmma.mode.warpgroups();
     let products = asked.products.len() as u64;
@@ -183,7 +183,7 @@ fn registers(asked: &Asked<'_>) -> Vec<Diagnostic> {
 }
 
 /// All items of a loop multiply the same tensors, whichever branch they take.
-fn same_products(asked: &Asked<'_>) -> Vec<Diagnostic> {
+fn same_products(asked: &TileRequest<'_>) -> Vec<Diagnostic> {
     let known = |dot: &&Dot| asked.products.contains(&dot.tensors);
     let other = asked.ways.iter().flatten().find(|dot| !known(dot));
     // A way without a product stores none: what it lacks has no place of its own.
@@ -209,7 +209,7 @@ fn same_products(asked: &Asked<'_>) -> Vec<Diagnostic> {
 }
 
 /// Products of an item go through the same steps: their operands are of one type and depth.
-fn of_one_depth(asked: &Asked<'_>) -> Vec<Diagnostic> {
+fn of_one_depth(asked: &TileRequest<'_>) -> Vec<Diagnostic> {
     let of = |tensor: TensorId| {
         let buffer = &asked.kernel.buffers[tensor.index()];
         (buffer.dtype, buffer.columns)
@@ -227,7 +227,7 @@ fn of_one_depth(asked: &Asked<'_>) -> Vec<Diagnostic> {
 }
 
 /// A product has accumulators of its own.
-fn one_accumulation(asked: &Asked<'_>) -> Vec<Diagnostic> {
+fn one_accumulation(asked: &TileRequest<'_>) -> Vec<Diagnostic> {
     let again = asked.ways.iter().find_map(|way| {
         let known = |at: usize| way[..at].iter().any(|dot| dot.acc == way[at].acc);
         (0..way.len()).find(|at| known(*at)).map(|at| way[at].at)
@@ -241,7 +241,7 @@ fn one_accumulation(asked: &Asked<'_>) -> Vec<Diagnostic> {
 }
 
 /// Sums of stored tiles are added to the accumulators of the only product.
-fn alone_with_sums(asked: &Asked<'_>) -> Vec<Diagnostic> {
+fn alone_with_sums(asked: &TileRequest<'_>) -> Vec<Diagnostic> {
     let several = asked.ways.iter().any(|way| way.len() > 1);
     let sum = asked.item.sums.first().filter(|_| several);
     let refused = sum.map(|at| {
@@ -253,7 +253,7 @@ fn alone_with_sums(asked: &Asked<'_>) -> Vec<Diagnostic> {
 }
 
 /// Tiles are stored and read back by rows: what another loop multiplies is K-major.
-fn stored_by_rows(asked: &Asked<'_>) -> Vec<Diagnostic> {
+fn stored_by_rows(asked: &TileRequest<'_>) -> Vec<Diagnostic> {
     let buffers = &asked.kernel.buffers;
     let other = asked.item.tensors.iter().find_map(|(tensor, at)| {
         let buffer = &buffers[tensor.index()];
@@ -270,7 +270,7 @@ fn stored_by_rows(asked: &Asked<'_>) -> Vec<Diagnostic> {
 }
 
 /// Operands of types that the tensor cores multiply by each other.
-fn multiplied_elements(asked: &Asked<'_>) -> Vec<Diagnostic> {
+fn multiplied_elements(asked: &TileRequest<'_>) -> Vec<Diagnostic> {
     let of = |tensor: TensorId| asked.kernel.buffers[tensor.index()].dtype;
     let mut dots = asked.ways.iter().flatten();
     let refused = dots.find_map(|dot| {
@@ -301,7 +301,7 @@ fn unlike(a: Dtype, b: Dtype) -> Option<&'static str> {
 }
 
 /// The tensor cores transpose operands of 16 bits only.
-fn k_major_bytes(asked: &Asked<'_>) -> Vec<Diagnostic> {
+fn k_major_bytes(asked: &TileRequest<'_>) -> Vec<Diagnostic> {
     let buffers = &asked.kernel.buffers;
     let mut dots = asked.ways.iter().flatten();
     let refused = dots.find_map(|dot| {
@@ -319,7 +319,7 @@ fn k_major_bytes(asked: &Asked<'_>) -> Vec<Diagnostic> {
 }
 
 /// Tiles in registers are rounded to any type, and read from 16 or 32 bits.
-fn stored_elements(asked: &Asked<'_>) -> Vec<Diagnostic> {
+fn stored_elements(asked: &TileRequest<'_>) -> Vec<Diagnostic> {
     let refused = asked.item.narrow.map(|(tensor, at)| {
         let buffer = &asked.kernel.buffers[tensor.index()];
         let message = format!(
@@ -333,7 +333,7 @@ fn stored_elements(asked: &Asked<'_>) -> Vec<Diagnostic> {
 }
 
 /// Accumulators leave a thread registers for the rest.
-fn has_pipeline(asked: &Asked<'_>) -> Vec<Diagnostic> {
+fn has_pipeline(asked: &TileRequest<'_>) -> Vec<Diagnostic> {
     let hint = room(asked.wgmma, asked.company());
     let refused = hint.map(|hint| {
         let products = asked.products.len();
@@ -353,7 +353,7 @@ fn has_pipeline(asked: &Asked<'_>) -> Vec<Diagnostic> {
 }
 
 /// A step is one atom of the swizzle.
-fn one_swizzle_atom(asked: &Asked<'_>) -> Vec<Diagnostic> {
+fn one_swizzle_atom(asked: &TileRequest<'_>) -> Vec<Diagnostic> {
     let (k, atom) = (asked.kind.k, 128 / asked.dtype.bytes());
     if k == atom || asked.products.is_empty() {
         return Vec::new();
@@ -364,7 +364,7 @@ fn one_swizzle_atom(asked: &Asked<'_>) -> Vec<Diagnostic> {
 }
 
 /// A tile that is read, in words.
-fn stored_tile(asked: &Asked<'_>) -> &'static str {
+fn stored_tile(asked: &TileRequest<'_>) -> &'static str {
     match asked.products.is_empty() {
         true => "a stored tile where nothing is multiplied",
         false => "a stored tile beside the product",
@@ -373,7 +373,7 @@ fn stored_tile(asked: &Asked<'_>) -> &'static str {
 
 /// Description of warpgroups that take tiles by turns: as the author asked, or because a tile has work for one of
 /// them only.
-fn by_turns(asked: &Asked<'_>) -> String {
+fn by_turns(asked: &TileRequest<'_>) -> String {
     match asked.kind.ping_pong {
         true => "with tiles in ping-pong".into(),
         false => format!("with {}, which one warpgroup computes", asked.tiles()),
@@ -381,7 +381,7 @@ fn by_turns(asked: &Asked<'_>) -> String {
 }
 
 /// Description of the tiles that may have stored ones beside them.
-fn cooperative(asked: &Asked<'_>) -> &'static str {
+fn cooperative(asked: &TileRequest<'_>) -> &'static str {
     match asked.kind.ping_pong {
         true => "no `ping_pong`: warpgroups that take tiles by turns cannot read a stored tile",
         false => {
@@ -391,14 +391,14 @@ fn cooperative(asked: &Asked<'_>) -> &'static str {
 }
 
 /// Stored tiles come through the stages after the order barrier was passed.
-fn shared_with_inputs(asked: &Asked<'_>, _: &Tiling) -> Option<Diagnostic> {
+fn shared_with_inputs(asked: &TileRequest<'_>, _: &Tiling) -> Option<Diagnostic> {
     let at = *asked.item.inputs.first()?;
     let message = format!("{}, {}", stored_tile(asked), by_turns(asked));
     (asked.wgmma.mode == Mode::PingPong).then(|| refuse(at, message, cooperative(asked)))
 }
 
 /// Stored tiles are read by ordinary loads, which a relaxed arrival in the other CTA does not order.
-fn alone_with_inputs(asked: &Asked<'_>, _: &Tiling) -> Option<Diagnostic> {
+fn alone_with_inputs(asked: &TileRequest<'_>, _: &Tiling) -> Option<Diagnostic> {
     let at = *asked.item.inputs.first()?;
     let (down, across) = asked.kind.cluster;
     let message = format!("{}, in a cluster", stored_tile(asked));
@@ -407,7 +407,7 @@ fn alone_with_inputs(asked: &Asked<'_>, _: &Tiling) -> Option<Diagnostic> {
 }
 
 /// A row of a subtile of 16-bit elements is a line of the narrowest swizzle, at least.
-fn whole_lines(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
+fn whole_lines(asked: &TileRequest<'_>, tiling: &Tiling) -> Option<Diagnostic> {
     let at = asked.item.halves?;
     let columns = tiling.subtile().columns;
     let bytes = columns * 4;
@@ -424,7 +424,7 @@ fn whole_lines(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
 }
 
 /// A slot holds a subtile of each stored tile.
-fn inputs_fit(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
+fn inputs_fit(asked: &TileRequest<'_>, tiling: &Tiling) -> Option<Diagnostic> {
     let inputs = &asked.item.inputs;
     let most: u32 = tiling.input_places().iter().sum();
     let at = *inputs.get(most as usize)?;
@@ -434,7 +434,7 @@ fn inputs_fit(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
 }
 
 /// As stored tiles do, those of a sum come through the stages.
-fn split_with_sums(asked: &Asked<'_>) -> impl Iterator<Item = Diagnostic> {
+fn split_with_sums(asked: &TileRequest<'_>) -> impl Iterator<Item = Diagnostic> {
     let ping_pong = asked.wgmma.mode == Mode::PingPong;
     let sums = asked.item.sums.iter().filter(move |_| ping_pong);
     sums.map(|at| {
@@ -458,7 +458,7 @@ pub(super) fn of_role(kernel: &Kernel, role: &Role) -> Vec<Diagnostic> {
 }
 
 /// Findings in a loop of such CTAs, whose tiles pass through the stages and subtiles of one of the GEMM.
-pub(super) fn of_sums(asked: &Asked<'_>, tilings: &[Tiling]) -> Vec<Diagnostic> {
+pub(super) fn of_sums(asked: &TileRequest<'_>, tilings: &[Tiling]) -> Vec<Diagnostic> {
     let Some(first) = tilings.first() else {
         return Vec::new();
     };
@@ -518,7 +518,7 @@ pub(crate) fn placed(kernel: &Kernel, geometry: &Geometry) -> Vec<Diagnostic> {
 }
 
 /// The largest tile with the same M side that has a pipeline.
-fn most(wgmma: Wgmma, company: Company) -> Option<Tile> {
+fn most(wgmma: Wgmma, company: RegisterClass) -> Option<Tile> {
     let sides = (ATOM_ROWS..wgmma.sides().1).rev();
     let smaller = sides.map(|n| {
         let mut tile = wgmma.tile;
@@ -535,7 +535,7 @@ fn most(wgmma: Wgmma, company: Company) -> Option<Tile> {
 }
 
 /// Hint at tiles that have a pipeline, where this one has no room.
-fn room(wgmma: Wgmma, company: Company) -> Option<&'static str> {
+fn room(wgmma: Wgmma, company: RegisterClass) -> Option<&'static str> {
     if wgmma.swapped() {
         let hint = "rows that are no multiple of 64, by 64 columns in ping-pong or 128 cooperative up to 248 rows; \
             by 128 in ping-pong up to 160, 256 cooperative up to 160 (152 beside a sum over ranks that is not just added, 176 by \

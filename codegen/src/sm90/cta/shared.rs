@@ -1,6 +1,6 @@
 //! Rules about CTAs that share work: what clusters load together, and the steps of a tile that several multiply.
 
-use super::asked::Asked;
+use super::asked::TileRequest;
 use super::finding::refuse;
 use super::wgmma::{ATOM_ROWS, Mode};
 use crate::diag::Diagnostic;
@@ -10,7 +10,7 @@ use crate::kernel::{Block, GemmKind, RoleKind};
 const MOST_CTAS: u32 = 8;
 
 /// Tiles of nothing multiplied are one CTA's, and of both warpgroups: what they read comes through the stages.
-pub(super) fn shared_alone(asked: &Asked<'_>) -> Vec<Diagnostic> {
+pub(super) fn shared_alone(asked: &TileRequest<'_>) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     if !asked.products.is_empty() {
         return found;
@@ -37,7 +37,7 @@ pub(super) fn shared_alone(asked: &Asked<'_>) -> Vec<Diagnostic> {
 }
 
 /// CTAs that load together.
-pub(super) fn clusters(asked: &Asked<'_>) -> Vec<Diagnostic> {
+pub(super) fn clusters(asked: &TileRequest<'_>) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     let (down, across) = asked.kind.cluster;
     let ctas = down.saturating_mul(across);
@@ -67,7 +67,7 @@ pub(super) fn clusters(asked: &Asked<'_>) -> Vec<Diagnostic> {
 }
 
 /// Refuses a selection of tiles that a cluster computes together.
-pub(super) fn some_in_cluster(asked: &Asked<'_>) -> Vec<Diagnostic> {
+pub(super) fn some_in_cluster(asked: &TileRequest<'_>) -> Vec<Diagnostic> {
     let (down, across) = asked.kind.cluster;
     if !asked.selects || down.saturating_mul(across) <= 1 {
         return Vec::new();
@@ -78,7 +78,7 @@ pub(super) fn some_in_cluster(asked: &Asked<'_>) -> Vec<Diagnostic> {
 }
 
 /// CTAs that split the K of a tile.
-pub(super) fn splits(asked: &Asked<'_>) -> Vec<Diagnostic> {
+pub(super) fn splits(asked: &TileRequest<'_>) -> Vec<Diagnostic> {
     let (kernel, kind, at) = (asked.kernel, asked.kind, asked.at);
     let split = kind.split;
     let mut found = Vec::new();

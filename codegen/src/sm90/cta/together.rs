@@ -1,13 +1,13 @@
 //! Rules about the loops of one kernel: what goes through the same stages, in whose turn.
 
-use super::asked::{Asked, Loop};
+use super::asked::{Loop, TileRequest};
 use super::finding::refuse;
 use super::wgmma::Mode;
 use crate::diag::Diagnostic;
 use crate::kernel::Op;
 
 /// Refuses loops that do not have in common with the first what a pipeline needs.
-pub(super) fn of_loops(loops: &[Asked<'_>]) -> Vec<Diagnostic> {
+pub(super) fn of_loops(loops: &[TileRequest<'_>]) -> Vec<Diagnostic> {
     let Some((first, others)) = loops.split_first() else {
         return Vec::new();
     };
@@ -18,7 +18,7 @@ pub(super) fn of_loops(loops: &[Asked<'_>]) -> Vec<Diagnostic> {
 }
 
 /// Refuses tiles of a loop that cannot pass through what those of the first do.
-fn unlike_tiles(first: &Asked<'_>, other: &Asked<'_>) -> Option<Diagnostic> {
+fn unlike_tiles(first: &TileRequest<'_>, other: &TileRequest<'_>) -> Option<Diagnostic> {
     if other.passes_with(first) {
         return None;
     }
@@ -40,8 +40,8 @@ fn unlike_tiles(first: &Asked<'_>, other: &Asked<'_>) -> Option<Diagnostic> {
 }
 
 /// Refuses a loop that differs from the first in what their warps and their stages share.
-fn unlike(first: &Asked<'_>, other: &Asked<'_>) -> Option<Diagnostic> {
-    let depth = |asked: &Asked<'_>| {
+fn unlike(first: &TileRequest<'_>, other: &TileRequest<'_>) -> Option<Diagnostic> {
+    let depth = |asked: &TileRequest<'_>| {
         let [x, _] = *asked.products.first()?;
         Some(asked.kernel.buffers[x.index()].columns)
     };
@@ -75,8 +75,8 @@ fn unlike(first: &Asked<'_>, other: &Asked<'_>) -> Option<Diagnostic> {
 }
 
 /// True if the operands of one of two loops have room where those of the other are: they have as many of the tile's rows.
-fn within(one: &Asked<'_>, other: &Asked<'_>) -> bool {
-    let of_rows = |asked: &Asked<'_>| {
+fn within(one: &TileRequest<'_>, other: &TileRequest<'_>) -> bool {
+    let of_rows = |asked: &TileRequest<'_>| {
         let (staged, _) = asked.stages();
         staged.iter().filter(|(_, side)| *side == 0).count()
     };
@@ -86,7 +86,7 @@ fn within(one: &Asked<'_>, other: &Asked<'_>) -> bool {
 /// Warpgroups that take tiles by turns skip the steps of each other's: those of a loop without a product have none. A loop's
 /// count is known to the launch only, so whoever comes after it may not multiply.
 pub(super) fn before_products(
-    beside: &[Asked<'_>],
+    beside: &[TileRequest<'_>],
     in_sequence: &[Loop<'_>],
     multiplies: impl Fn(&[Op]) -> bool,
 ) -> Vec<Diagnostic> {

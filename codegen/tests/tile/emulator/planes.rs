@@ -11,7 +11,7 @@ use counterflow_codegen::program::{Program, ScaleBlock};
 use counterflow_codegen::variant::{Scales, Variant};
 
 fn variant(world: u32) -> Variant {
-    Variant::new(world).dtype(E4M3).scales(Scales::Rows)
+    Variant::new(world).dtype(E4M3).scales(Scales::PerRow)
 }
 
 /// As many bytes cross links as must, and four of them for each row are its scale.
@@ -79,7 +79,8 @@ fn scales_of_blocks_travel_with_their_rows() {
         gathers.map(|gather| kinds.map(|scales| (1..=8).map(move |world| (gather, scales, world))));
     for ((made, scale), scales, world) in sampled(all.into_iter().flatten().flatten(), 7) {
         let [x, w] = scales.blocks().expect("of blocks");
-        let of_squares = [("x.scale", x), ("w.scale", w)].contains(&(scale, ScaleBlock::F32_128X128));
+        let of_squares =
+            [("x.scale", x), ("w.scale", w)].contains(&(scale, ScaleBlock::F32_128X128));
         let (rows, n) = match (of_squares, scale) {
             (true, "x.scale") => (vec![389, 128, 1], 24),
             (true, _) => (vec![9], 392),

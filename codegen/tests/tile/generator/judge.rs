@@ -29,7 +29,7 @@ pub enum Verdict {
 
 fn variant(case: &Case) -> Variant {
     let variant = Variant::new(case.world).arch(Arch::Cpu);
-    let kinds = [Scales::Rows, Scales::Blocks1d2d, Scales::Blocks1d1d];
+    let kinds = [Scales::PerRow, Scales::Blocks1d2d, Scales::Blocks1d1d];
     let scales = kinds[case.world as usize % kinds.len()];
     match case.scaled {
         true => variant.dtype(Dtype::E4M3).scales(scales),

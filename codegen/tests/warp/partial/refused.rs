@@ -51,7 +51,7 @@ fn tiles_and_values_that_have_no_scales() {
     error[coverage]: `partial` has scales of 1×128, and tiles of 160 columns
       help: a multiple of 128 columns: a tile makes the scales of whole blocks
     ");
-    let whole = variant(2, THEIRS).dtype(E4M3).scales(Scales::Whole);
+    let whole = variant(2, THEIRS).dtype(E4M3).scales(Scales::PerTensor);
     insta::assert_snapshot!(said(&gemm_rs, &whole), @"
     error[resources]: partial sums with scales of 1×128 of values that are computed, in tiles of 128x128
       help: products as they are: of bf16 or f16, or of FP8 with scales of blocks, which go into the sum; or partial sums of the schedule's type

@@ -200,9 +200,9 @@ fn a_scale_is_aligned_as_a_number() {
             Err(error) => error.to_string(),
         }
     };
-    assert_eq!(told(Scales::Whole, 4100), "fine");
-    assert_eq!(told(Scales::Rows, 4112), "fine");
-    for (scales, start, align) in [(Scales::Whole, 4098, 4), (Scales::Rows, 4100, 16)] {
+    assert_eq!(told(Scales::PerTensor, 4100), "fine");
+    assert_eq!(told(Scales::PerRow, 4112), "fine");
+    for (scales, start, align) in [(Scales::PerTensor, 4098, 4), (Scales::PerRow, 4100, 16)] {
         let wanted =
             format!("the scale tensor of w starts at an address that is not a multiple of {align}");
         assert!(told(scales, start).starts_with(&wanted));

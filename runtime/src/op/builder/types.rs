@@ -21,7 +21,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// use counterflow::{Communicator, Dtype, prelude::{bf16, e4m3, e5m2}, schedules::GemmOp};
     ///
     /// let rank = &Communicator::emulated(1)?[0];
-    /// let op = rank.op_of::<GemmOp>().dtype(Dtype::E5M2).second(Dtype::E4M3);
+    /// let op = rank.op_of::<GemmOp>().dtype(Dtype::E5M2).rhs_dtype(Dtype::E4M3);
     /// let op = op.first_options().up_to(64, 64, 64).build()?;
     /// let (x, w, mut y) = (rank.zeros::<e5m2>([64, 64])?, rank.zeros::<e4m3>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
     /// x.write(&[e5m2::ONE; 64 * 64])?;
@@ -30,13 +30,13 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// assert_eq!(y.read()?, [bf16::from_f32(64.0); 64 * 64]);
     /// # Ok::<(), counterflow::Error>(())
     /// ```
-    pub fn second(mut self, dtype: Dtype) -> Self {
-        self.variant = self.variant.second(dtype);
+    pub fn rhs_dtype(mut self, dtype: Dtype) -> Self {
+        self.variant = self.variant.rhs_dtype(dtype);
         self
     }
 
     /// Sets the scales of FP8 operands. Launches take each operand as a [`QuantTensor`](crate::QuantTensor), codes and scales together, and read
-    /// the scales in the GPU's memory when they run: one f32 of any alignment; or, with [`Scales::Rows`], one f32 for each of its
+    /// the scales in the GPU's memory when they run: one f32 of any alignment; or, with [`Scales::PerRow`], one f32 for each of its
     /// rows, as a tensor of as many rows and one column. Scales of rows that are gathered travel with them: like their operand
     /// they are in the symmetric heap, where a rank fills its own chunk. One scale for all of what is gathered is given to all
     /// ranks alike.
@@ -52,7 +52,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// use counterflow::{Communicator, Dtype, Scales, prelude::{bf16, e4m3}, schedules::GemmOp};
     ///
     /// let rank = &Communicator::emulated(1)?[0];
-    /// let op = rank.op_of::<GemmOp>().dtype(Dtype::E4M3).scales(Scales::Whole);
+    /// let op = rank.op_of::<GemmOp>().dtype(Dtype::E4M3).scales(Scales::PerTensor);
     /// let op = op.first_options().up_to(64, 64, 64).build()?;
     /// let (x, w, mut y) = (rank.zeros::<e4m3>([64, 64])?, rank.zeros::<e4m3>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
     /// let (of_x, of_w) = (rank.zeros::<f32>([1])?, rank.zeros::<f32>([1])?);
@@ -65,7 +65,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// op.on(rank).x(&whole(&x, of_x)?).w(&whole(&w, of_w)?).y(&mut y).launch()?.wait()?;
     /// assert_eq!(y.read()?, [bf16::from_f32(64.0 * 0.5 * 0.25); 64 * 64]);
     ///
-    /// let op = rank.op_of::<GemmOp>().dtype(Dtype::E4M3).scales(Scales::Rows);
+    /// let op = rank.op_of::<GemmOp>().dtype(Dtype::E4M3).scales(Scales::PerRow);
     /// let op = op.first_options().up_to(64, 64, 64).build()?;
     /// let (of_x, of_w) = (rank.zeros::<f32>([64, 1])?, rank.zeros::<f32>([64, 1])?);
     /// let rows: Vec<f32> = (0..64).map(|row| 0.25 * row as f32).collect();
@@ -78,7 +78,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// use counterflow::schedules::AgGemmOp;
     /// let all = Communicator::emulated(2)?;
     /// Communicator::each(&all, |rank| {
-    ///     let op = rank.op_of::<AgGemmOp>().dtype(Dtype::E4M3).scales(Scales::Rows);
+    ///     let op = rank.op_of::<AgGemmOp>().dtype(Dtype::E4M3).scales(Scales::PerRow);
     ///     let op = op.first_options().up_to(64, 64, 64).build()?;
     ///     let x = QuantTensor::allocate::<e4m3>(rank, "x", &op.needs("x")?)?;
     ///     let (w, mut y) = (QuantTensor::zeros::<e4m3>(rank, &op.needs("w")?)?, rank.zeros::<bf16>([64, 64])?);
@@ -229,7 +229,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
     ///
     /// let rank = &Communicator::emulated(1)?[0];
     /// rank.reserve(4 << 20)?;
-    /// let op = rank.op_of::<MlpOp>().dtype(Dtype::E4M3).scales(Scales::Whole).hidden("hidden", Dtype::E4M3);
+    /// let op = rank.op_of::<MlpOp>().dtype(Dtype::E4M3).scales(Scales::PerTensor).hidden("hidden", Dtype::E4M3);
     /// let op = op.first_options().up_to(64, 128, 64).build()?;
     /// let x = QuantTensor::allocate::<e4m3>(rank, "x", &op.needs("x")?)?;
     /// let [up, down] = ["up", "down"].map(|name| QuantTensor::zeros::<e4m3>(rank, &op.needs(name)?));

@@ -164,8 +164,8 @@ fn what_is_reserved_is_taken_product_after_product() {
     let fp8 = |scales| Variant::new(WORLD).dtype(Dtype::E4M3).scales(scales);
     let sums = fp8(Scales::Blocks1d2d).partial_sums(theirs);
     let all: [(Schedule, Variant); 7] = [
-        (library::gemm_rs, fp8(Scales::Whole)),
-        (library::gemm_ar, fp8(Scales::Rows)),
+        (library::gemm_rs, fp8(Scales::PerTensor)),
+        (library::gemm_ar, fp8(Scales::PerRow)),
         (library::gemm_rs, sums.clone()),
         (library::gemm_ar, sums),
         (library::ag_gemm, fp8(Scales::Blocks1d2d)),

@@ -29,8 +29,8 @@ impl Task<'_> {
         let variant = &self.ours[0].built.kernel.variant;
         let pieces = match variant.operand_scales() {
             None => [Pieces::Nothing; 2],
-            Some(Scales::Whole) => [Pieces::Whole; 2],
-            Some(Scales::Rows) => [Pieces::Rows; 2],
+            Some(Scales::PerTensor) => [Pieces::Whole; 2],
+            Some(Scales::PerRow) => [Pieces::Rows; 2],
             Some(Scales::Blocks1d2d) => [Pieces::OneBy128, Pieces::Square],
             Some(Scales::Blocks2d1d) => [Pieces::Square, Pieces::OneBy128],
             Some(Scales::Blocks1d1d) => [Pieces::OneBy128; 2],

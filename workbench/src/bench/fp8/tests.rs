@@ -110,8 +110,8 @@ fn what_is_gathered_moves_with_its_scales() {
                 )
             };
             let (rows, of_scales) = match (scales, side) {
-                (Scales::Whole, _) => (rows, 0),
-                (Scales::Rows, _) => (rows, rows * 4),
+                (Scales::PerTensor, _) => (rows, 0),
+                (Scales::PerRow, _) => (rows, rows * 4),
                 (Scales::Blocks1d2d, 0) | (Scales::Blocks2d1d, 1) | (Scales::Blocks1d1d, _) => {
                     line()
                 }
@@ -132,8 +132,8 @@ fn what_is_gathered_moves_with_its_scales() {
             let least = Volume::of(&built.kernel, &planned.plan).least_of_a_link();
             assert!(least <= (rows * k + of_scales) * u64::from(world - 1));
             match scales {
-                Scales::Whole => of_elements = least,
-                Scales::Rows => assert_eq!(least * k, of_elements * (k + 4)),
+                Scales::PerTensor => of_elements = least,
+                Scales::PerRow => assert_eq!(least * k, of_elements * (k + 4)),
                 Scales::Blocks1d2d | Scales::Blocks2d1d | Scales::Blocks1d1d => {}
             }
         });
@@ -151,7 +151,7 @@ fn sums_over_ranks_move_no_operand() {
             let [m, n, _] = SIZE.map(u64::from);
             // No two ranks share a block of what they divide.
             let unit = match scales {
-                Scales::Whole | Scales::Rows => 1,
+                Scales::PerTensor | Scales::PerRow => 1,
                 Scales::Blocks1d2d | Scales::Blocks1d1d => 4,
                 Scales::Blocks2d1d => 128,
             };
