@@ -5,6 +5,7 @@ mod crates;
 mod examples;
 mod features;
 mod findings;
+mod glossary;
 mod guide;
 mod multicast;
 mod public;
