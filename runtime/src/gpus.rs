@@ -19,13 +19,11 @@ use counterflow_codegen::shape::Extent;
 use counterflow_codegen::trace::Recorded;
 use counterflow_codegen::verify::{Checked, Series};
 use counterflow_codegen::warp::Pipeline;
+pub use rows::POISON;
 use rows::{pack, transposed, unpack, unpack_chunks};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-/// A byte that makes every 16-bit float a NaN, so that an unwritten element never looks like a result.
-pub const POISON: u8 = 0xff;
 
 /// The ranks of a world on this machine: a GPU each, or all on the first if there are fewer.
 ///

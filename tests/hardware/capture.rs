@@ -412,3 +412,37 @@ fn a_replay_that_differed_long_ago_is_a_mismatch_and_no_hang() {
         println!("  a replay that differed long ago: {}", world.told());
     }
 }
+
+/// Another library's thread captures in the mode that forbids most to all threads. It forbids a rank nothing, and the capture goes on.
+#[test]
+fn a_rank_waits_and_moves_bytes_while_another_thread_captures_in_the_strictest_mode() {
+    const LEN: usize = 1 << 20;
+    for world in loopback(1).into_iter().chain(loopback(2)) {
+        let rank = &world.ranks[0];
+        let stream = fine(stream(rank));
+        let [begun, done] = [Barrier::new(2), Barrier::new(2)];
+        let (graph, moved) = std::thread::scope(|scope| {
+            let captures = scope.spawn(|| {
+                rank.gpu().cuda().and_then(|gpu| gpu.bind()).expect("a GPU");
+                stream.begin_capture(MODES[0]).expect("recording");
+                begun.wait();
+                done.wait();
+                let flags =
+                    sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+                stream.end_capture(flags).map(drop)
+            });
+            begun.wait();
+            let moves = || -> Result<Vec<f32>, Error> {
+                let tensor = rank.zeros::<f32>([LEN])?;
+                tensor.write(&vec![1.5; LEN])?;
+                rank.synchronize()?;
+                tensor.read()
+            };
+            let moved = moves();
+            done.wait();
+            (captures.join().expect("no panic"), moved)
+        });
+        assert!(fine(moved) == vec![1.5; LEN]);
+        graph.expect("nothing spoiled the capture");
+    }
+}

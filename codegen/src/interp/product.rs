@@ -27,7 +27,7 @@ impl<'a> Numbers<'a> {
     }
 
     /// The numbers in f64.
-    pub fn to_owned(self) -> Array2<f64> {
+    pub(crate) fn to_owned(self) -> Array2<f64> {
         match self {
             Numbers::Given(of) => of.mapv(f64::from),
             Numbers::Computed(of) => of.to_owned(),

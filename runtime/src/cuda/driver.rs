@@ -53,9 +53,9 @@ pub(super) fn on<T>(context: &CudaContext, ask: impl FnOnce() -> T) -> Result<T,
     const WHAT: &str = "select the GPU";
     let before = Before::now(WHAT)?;
     if before.0 == context.cu_ctx() {
-        // Nothing is to be selected again.
+        // Nothing is to be selected again. But a strict capture of any thread's forbids the question.
         std::mem::forget(before);
-        return Ok(ask());
+        return Ok(relaxed(ask));
     }
     // SAFETY: whoever asks has it, so it is alive.
     checked(WHAT, unsafe { ctx::set_current(context.cu_ctx()) })?;

@@ -1,6 +1,7 @@
 //! Moving bytes.
 
 use super::driver::{check, checked, on, passed};
+use super::relaxed::{Relaxed, relaxed};
 use super::{Address, Gpu};
 use crate::error::Error;
 use counterflow_codegen::dtype::Dtype;
@@ -111,7 +112,7 @@ pub(crate) fn zeros<T: Element>(
     stream: &Arc<CudaStream>,
     len: usize,
 ) -> Result<CudaSlice<T>, Error> {
-    checked("allocate on the GPU", stream.alloc_zeros(len.max(1)))
+    relaxed(|| checked("allocate on the GPU", stream.alloc_zeros(len.max(1))))
 }
 
 /// The address of a cudarc slice, for work in the order of `stream`.
@@ -144,6 +145,7 @@ pub(crate) fn write<T: Element>(
         return Ok(());
     }
     checked("select the GPU", stream.context().bind_to_thread())?;
+    let _mode = Relaxed::now();
     if size_of_val(values) > AT_ONCE {
         checked("wait for the GPU", stream.synchronize())?;
     }
@@ -169,6 +171,7 @@ pub(crate) fn read<T: Element>(
     from: Address,
     len: usize,
 ) -> Result<Vec<T>, Error> {
+    let _mode = Relaxed::now();
     let mut values = vec![T::default(); len];
     if len > 0 {
         checked("wait for the GPU", stream.synchronize())?;
@@ -225,7 +228,7 @@ pub(crate) fn is_done(stream: &CudaStream) -> Result<bool, Error> {
 
 /// Waits until the stream is empty.
 pub(crate) fn synchronize(stream: &CudaStream) -> Result<(), Error> {
-    checked("wait for the GPU", stream.synchronize())
+    relaxed(|| checked("wait for the GPU", stream.synchronize()))
 }
 
 /// Makes the stream's context this thread's current one.
@@ -256,6 +259,6 @@ impl Gpu {
     /// # Errors
     /// What any kernel ended with.
     pub fn synchronize(&self) -> Result<(), Error> {
-        checked("wait for the GPU", self.context().synchronize())
+        relaxed(|| checked("wait for the GPU", self.context().synchronize()))
     }
 }

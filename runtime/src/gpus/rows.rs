@@ -1,9 +1,11 @@
 //! Rows of numbers as the bytes that a GPU's memory has.
 
-use super::POISON;
 use counterflow_codegen::dtype::Dtype;
 use std::num::NonZero;
 use std::thread;
+
+/// A byte that makes every 16-bit float a NaN, so that an unwritten element never looks like a result.
+pub const POISON: u8 = 0xff;
 
 /// Rows of numbers, column by column.
 pub(super) fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
