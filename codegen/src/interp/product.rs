@@ -319,6 +319,8 @@ fn add_promoted(
     (interval, factors): (u32, &[Option<Array2<f64>>; 2]),
 ) {
     let (depth, interval) = (a.0.ncols(), interval as usize);
+    // What is added up between two promotions has room for so many steps.
+    assert!(interval <= PROMOTION_INTERVAL as usize && interval.is_multiple_of(SHORT_STEP));
     let roundings = (depth.div_ceil(interval) + MOST_SHARES) as f64;
     let factor = |side: usize, row: usize, step: usize| {
         (factors[side].as_ref()).map_or(1.0, |factors| factors[(row, step)])
