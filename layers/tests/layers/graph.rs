@@ -1,7 +1,7 @@
 //! A layer's step in a CUDA graph: on GPUs alone. Side kernels of emulated ranks are done when they are launched, so no graph records them.
 
 use super::memory::{Running, SHAPES, SHAPES_IN_FP8, Shapes, flags};
-use super::{each, is_on_gpus, userbuffers_of};
+use super::{are_on_gpus, each, userbuffers_of};
 use counterflow::{Communicator, Error};
 use counterflow_layers::{
     DelayedScaling, Float8BlockScaling, Float8CurrentScaling, QuantizationMode, Recipe,
@@ -108,8 +108,8 @@ fn a_replay_between_the_passes_of_a_step_leaves_its_activations() {
 }
 
 fn same_bits(what: &str, bits: Bits) {
-    if !is_on_gpus() {
-        eprintln!("SKIPPED: {what}: REQUIRE_GPU names no GPUs");
+    if !are_on_gpus(2) {
+        eprintln!("SKIPPED: {what}: REQUIRE_GPU names no two GPUs");
         return;
     }
     let recipes: [Option<Recipe>; 4] = [

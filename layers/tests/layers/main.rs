@@ -36,22 +36,24 @@ fn gpus() -> Option<u32> {
     gpus.parse().ok().filter(|gpus| *gpus > 0)
 }
 
-/// True if ranks are on GPUs.
-fn is_on_gpus() -> bool {
-    gpus().is_some()
+/// True if so many ranks are on GPUs.
+fn are_on_gpus(world: u32) -> bool {
+    gpus().is_some_and(|gpus| world <= gpus)
 }
 
-/// Runs it on that many ranks, a thread each. A rank that fails ends the others' waits.
+/// Runs it on that many ranks, a thread each: on a GPU each, or emulated. A layer builds kernels when it first needs them, and
+/// where ranks share a GPU such a call may wait for a peer's kernel, which waits for this rank. A rank that fails ends the
+/// others' waits.
 fn each<T: Send>(
     world: u32,
     run: impl Fn(&Arc<Communicator>) -> Result<T, Error> + Sync,
 ) -> Result<Vec<T>, Error> {
     let ranks = match gpus() {
-        Some(gpus) => {
-            let each: Vec<u32> = (0..world).map(|rank| rank % gpus).collect();
+        Some(gpus) if world <= gpus => {
+            let each: Vec<u32> = (0..world).collect();
             Communicator::on(&each, None)?
         }
-        None => Communicator::emulated(world)?,
+        _ => Communicator::emulated(world)?,
     };
     let ranks: Vec<_> = ranks.into_iter().map(Arc::new).collect();
     let run = |rank: &Arc<Communicator>| run(rank).inspect_err(|error| rank.abort(error));
