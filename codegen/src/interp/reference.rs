@@ -36,12 +36,12 @@ pub fn reference(
     reference_in(&mut Tables::default(), kernel, plan, launch, inputs)
 }
 
-/// As [`reference`], with memory of the references before.
+/// As [`reference()`], with memory of the references before.
 ///
 /// [`Tables`] has an example.
 ///
 /// # Errors
-/// As [`reference`].
+/// As [`reference()`].
 pub fn reference_in(
     tables: &mut Tables,
     kernel: &Kernel,

@@ -298,7 +298,9 @@ struct Counted {
 /// Sizes that count the blocks of others: the rows or columns of scales. An operand's rows are the columns of its
 /// scales of blocks of one row.
 fn of_blocks(program: &Program, classes: &mut Classes) -> HashMap<usize, Counted> {
-    let mut blocks: Vec<((TensorId, Side), (TensorId, Side), u32)> = Vec::new();
+    /// A side of a tensor.
+    type Of = (TensorId, Side);
+    let mut blocks: Vec<(Of, Of, u32)> = Vec::new();
     for (tensor, id) in program.tensors.iter().zip(0..) {
         let (id, Some(of)) = (TensorId(id), tensor.usage.scales_of()) else {
             continue;
