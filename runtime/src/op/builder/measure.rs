@@ -184,7 +184,8 @@ impl<S: Launcher> OpBuilder<'_, S> {
         blake3::hash(format!("{of} {asked:?}").as_bytes()).to_string()
     }
 
-    /// True if a winner is one for every op of its key. A table's row says nothing of what a caller settled or left to others.
+    /// True if a winner is one for every op of its key. A table's row says nothing of what a caller settled or left to others, nor
+    /// of constants.
     fn is_for_all(&self) -> bool {
         let gpu = self.rank.gpu();
         let free = self.variant.choices.is_empty() && self.only.is_none();
