@@ -54,7 +54,8 @@ impl Unfinished {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = state.room.is_none_or(|room| next.ctas <= room);
         let gains = !next.only_beside || state.room.is_some();
-        let early = next.early && gains && !state.more && fits && !loaded.any(|bytes| state.writes(&bytes));
+        let early =
+            next.early && gains && !state.more && fits && !loaded.any(|bytes| state.writes(&bytes));
         match (early, &mut state.room) {
             (true, Some(room)) => *room -= next.ctas,
             (true, None) => {}
@@ -162,17 +163,14 @@ mod tests {
         let graph = rank.capture_own(|| w.fill(0))?;
         let step = || {
             let step = rank.step(rank).part(Part::of::<f32>(64).read("w"), &w);
-            // SAFETY: no kernel is launched.
-            unsafe { step.launch(|_| Ok(())) }.map(drop)
+            step.together(None, |_| Ok(())).map(drop)
         };
         let refused = || {
-            let step = rank.step(rank);
             let fails = Error::Wrong {
                 what: "the driver is out of order".into(),
                 help: "none".into(),
             };
-            // SAFETY: no kernel is launched.
-            let launched = unsafe { step.launch(|_| Err(fails)) };
+            let launched = rank.step(rank).together(None, |_| Err(fails));
             launched.expect_err("refused");
             Ok(())
         };
