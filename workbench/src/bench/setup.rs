@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn winners_of_shared_gpus_and_of_products_with_constants_are_not_kept() {
         let plain = Variant::new(2);
-        let why = |sharing, variant| not_kept(sharing, variant).unwrap_or_default();
+        let why = |sharing, variant: &Variant| not_kept(sharing, variant).unwrap_or_default();
         assert_eq!(not_kept(1, &plain), None);
         assert!(why(2, &plain).contains("share a GPU"));
         assert!(why(1, &plain.constant("w")).contains("constants"));
