@@ -207,6 +207,10 @@ impl Communicator {
     /// first call on it may hold their kernels, so no launch there is a programmatic dependent launch any more. That call
     /// waits for a launch that another thread of the rank is enqueueing.
     ///
+    /// Our kernels without products, which only move data, let the next kernel begin before their end. So a kernel of yours that is
+    /// launched there with programmatic stream serialization must wait (`griddepcontrol.wait`) before it touches what they write.
+    /// An ordinary launch begins behind their end.
+    ///
     /// ```
     /// use counterflow::{Communicator, driver::Event};
     ///

@@ -219,7 +219,7 @@ fn checked(
     let streams = std::iter::once(rank.own_stream()).chain(outside);
     let passage = rank.passes(streams, waits.count() as u64)?;
     let own = rank.own_stream();
-    in_order(rank, current, (passage, Vec::new()), outside, &[], || {
+    let replayed = in_order(rank, current, (passage, Vec::new()), outside, &[], || {
         let entries = launches.iter().filter_map(|(entry, _)| entry.as_ref());
         // The rank has the turn, so they follow one another.
         let mut written: Option<RangeInclusive<u64>> = None;
@@ -238,7 +238,10 @@ fn checked(
         let mut compared = written.into_iter().flatten().zip(entries);
         compared.try_for_each(|(launch, entry)| attempt.compare(launch, entry))?;
         work(current)
-    })
+    });
+    // What its launches write is not in the list of the rank's own stream.
+    rank.own().unfinished().unknown();
+    replayed
 }
 
 /// Replays may still run.

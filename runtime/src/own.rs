@@ -158,6 +158,14 @@ impl Own {
         own.map(|(_, recording)| recording.clone())
     }
 
+    /// Enqueues other work than a launch in the stream: the next launch begins behind the end of all before it. Told once the work
+    /// is enqueued, as a launch of another thread may have come meanwhile.
+    pub fn enqueues<T>(&self, work: impl FnOnce(&Stream) -> T) -> T {
+        let enqueued = work(&self.stream);
+        self.unfinished.unknown();
+        enqueued
+    }
+
     /// Copies so many bytes in the rank's own order. A graph that records it keeps `memory`, which both are in.
     pub fn copies(
         &self,
@@ -166,7 +174,7 @@ impl Own {
         memory: [Memory; 2],
     ) -> Result<(), Error> {
         let Some(recording) = self.recording() else {
-            return driver::copy(&self.stream, to, from, bytes);
+            return self.enqueues(|stream| driver::copy(stream, to, from, bytes));
         };
         memory
             .into_iter()
@@ -177,7 +185,7 @@ impl Own {
     /// Sets so many bytes in the rank's own order. A graph that records it keeps `memory`, which they are in.
     pub fn fills(&self, at: Address, byte: u8, bytes: u64, memory: Memory) -> Result<(), Error> {
         let Some(recording) = self.recording() else {
-            return driver::fill(&self.stream, at, byte, bytes);
+            return self.enqueues(|stream| driver::fill(stream, at, byte, bytes));
         };
         recording.keeps(memory);
         driver::enqueue_fill(recording.stream(), at, byte, bytes)
@@ -311,7 +319,10 @@ impl Own {
     pub fn settled(&self) -> Result<Turn<'_>, Error> {
         // Memory is about to be taken: what graphs kept that are gone makes room.
         retire::sweep();
-        self.turn(self.gpu.current()?)
+        let turn = self.turn(self.gpu.current()?)?;
+        // Nobody launches before the turn ends.
+        self.unfinished.unknown();
+        Ok(turn)
     }
 
     /// The program captured a launch, and may replay it until [`Own::forgets`].

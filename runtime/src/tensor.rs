@@ -389,8 +389,9 @@ impl<T: Element> Tensor<T> {
                 legal: "give as many as it has".into(),
             });
         }
-        self.rank().own().must_not_record("a write by the host")?;
-        driver::write(self.rank().own_stream(), self.address(), values)
+        let own = self.rank().own();
+        own.must_not_record("a write by the host")?;
+        own.enqueues(|stream| driver::write(stream, self.address(), values))
     }
 
     /// Sets all bytes, after every launch of this rank so far and before every later one.

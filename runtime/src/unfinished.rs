@@ -36,6 +36,8 @@ struct State {
 pub(crate) struct Next {
     /// True if its kernel and its stream allow that it begins early.
     pub early: bool,
+    /// True if that gains only beside a launch that waits for peers.
+    pub only_beside: bool,
     pub ctas: u32,
     /// If it waits for peers: the CTAs that were counted for the launch behind it.
     pub room: Option<u32>,
@@ -51,7 +53,9 @@ impl Unfinished {
     ) -> bool {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = state.room.is_none_or(|room| next.ctas <= room);
-        let early = next.early && !state.more && fits && !loaded.any(|bytes| state.writes(&bytes));
+        let gains = !next.only_beside || state.room.is_some();
+        let early =
+            next.early && gains && !state.more && fits && !loaded.any(|bytes| state.writes(&bytes));
         match (early, &mut state.room) {
             (true, Some(room)) => *room -= next.ctas,
             (true, None) => {}
@@ -67,7 +71,8 @@ impl Unfinished {
         early
     }
 
-    /// The driver refused a launch: what may still run is not known, so the next one begins late.
+    /// What may still run is not known, so the next launch begins late: the driver refused a launch, or work of another kind came
+    /// between, such as a step, a replay, a copy or a fill.
     pub fn unknown(&self) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.more = true;
@@ -84,7 +89,10 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::iter::once;
+    use crate::communicator::Communicator;
+    use crate::error::Error;
+    use crate::op::Part;
+    use std::iter::{empty, once};
 
     const W: Bytes = 100..200;
     const Y: Bytes = 300..400;
@@ -92,6 +100,7 @@ mod tests {
     fn next(ctas: u32) -> Next {
         Next {
             early: true,
+            only_beside: false,
             ctas,
             room: None,
         }
@@ -145,12 +154,58 @@ mod tests {
     }
 
     #[test]
+    fn behind_work_of_another_kind_a_launch_begins_late() -> Result<(), Error> {
+        let rank = &Communicator::emulated(1)?[0];
+        rank.reserve(4 << 20)?;
+        let stream = rank.own().unfinished();
+        let (w, from) = (rank.zeros::<f32>([64])?, rank.zeros::<f32>([64])?);
+        let buffer = rank.allocate::<f32>("x", [64])?;
+        let graph = rank.capture_own(|| w.fill(0))?;
+        let step = || {
+            let step = rank.step(rank).part(Part::of::<f32>(64).read("w"), &w);
+            step.together(None, |_| Ok(())).map(drop)
+        };
+        let refused = || {
+            let fails = Error::Wrong {
+                what: "the driver is out of order".into(),
+                help: "none".into(),
+            };
+            let launched = rank.step(rank).together(None, |_| Err(fails));
+            launched.expect_err("refused");
+            Ok(())
+        };
+        type Work<'a> = (&'a str, &'a dyn Fn() -> Result<(), Error>);
+        let all: [Work<'_>; 9] = [
+            ("a step", &step),
+            ("a step that failed", &refused),
+            ("a replay", &|| graph.launch(rank).map(drop)),
+            ("a copy", &|| w.copy_from(&from)),
+            ("a fill", &|| w.fill(0)),
+            ("a write", &|| w.write(&[0.0; 64])),
+            ("a buffer's fill", &|| buffer.fill(0)),
+            ("a buffer's write", &|| buffer.write(&[0.0; 64])),
+            ("an allocation", &|| rank.zeros::<f32>([64]).map(drop)),
+        ];
+        for (what, work) in all {
+            let late = Next {
+                early: false,
+                ..next(80)
+            };
+            stream.begins_early(late, empty(), empty());
+            assert!(product(stream, W, Y), "without {what}");
+            work()?;
+            assert!(!product(stream, W, Y), "behind {what}");
+        }
+        Ok(())
+    }
+
+    #[test]
     fn a_launch_behind_one_that_waits_for_peers_takes_no_more_sms_than_were_counted() {
         let (x, none) = (|| once(500..600), || std::iter::empty());
         let waiting = |room| Next {
             early: false,
-            ctas: 16,
             room: Some(room),
+            ..next(16)
         };
         for (room, ctas, early) in [(80, 80, true), (79, 80, false), (0, 1, false)] {
             let stream = Unfinished::default();
@@ -163,5 +218,24 @@ mod tests {
         assert!(product(&stream, W, Y));
         assert!(!product(&stream, W, Y));
         assert!(product(&stream, W, 700..800));
+    }
+
+    #[test]
+    fn a_launch_that_gains_only_beside_one_that_waits_for_peers_begins_late_behind_others() {
+        let few = Next {
+            only_beside: true,
+            ..next(20)
+        };
+        let waiting = Next {
+            early: false,
+            room: Some(20),
+            ..next(16)
+        };
+        let stream = Unfinished::default();
+        assert!(!stream.begins_early(few, once(W), once(Y)));
+        assert!(!stream.begins_early(waiting, empty(), empty()));
+        assert!(stream.begins_early(few, once(W), once(Y)));
+        assert!(!stream.begins_early(few, once(W), once(Y)));
+        assert!(!stream.begins_early(few, once(W), once(Y)));
     }
 }

@@ -234,7 +234,9 @@ impl<T: Element> UserBuffer<T> {
         self.fits(values.len(), "written to")?;
         self.reach(rank)?;
         self.own.must_not_record("a write by the host")?;
-        driver::write(self.own.stream(), self.on(rank), values)
+        let to = self.on(rank);
+        self.own
+            .enqueues(|stream| driver::write(stream, to, values))
     }
 
     /// Copies a tensor's elements to the front of this rank's, in the order of the rank's launches.

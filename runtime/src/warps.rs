@@ -20,7 +20,8 @@ type Verdict = Result<Checked<Pipeline>, Diagnostics>;
 /// As [`verify::warps`].
 pub(crate) fn warps(kernel: &Checked<Kernel>) -> Verdict {
     static LATEST: Mutex<Latest> = Mutex::new(Latest(VecDeque::new()));
-    // All of it, with the places that a report names: two schedules of one name are two.
+    // All of it, with the places that a report names: two schedules of one name are two. But `Debug` of a foreign function leaves
+    // its twin out. So nothing may read a twin from a pipeline that is kept here: the emulator takes those of its own series.
     let key = blake3::hash(format!("{:?}", **kernel).as_bytes());
     let place = {
         let mut latest = LATEST.lock().unwrap_or_else(PoisonError::into_inner);

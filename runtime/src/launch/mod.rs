@@ -374,6 +374,7 @@ impl Loaded {
         let asked = !how.records || !self.loaded_early.is_empty();
         let next = Next {
             early: how.early && asked && self.early_ctas(rank, plan).is_some(),
+            only_beside: !dependent_launch::chosen(kernel, ctas, rank.gpu().sms()),
             ctas,
             // Of others nothing waits any more when the next launch comes.
             room: (self.waits(rank) && dependent_launch::lets_the_next_come(kernel))
@@ -392,10 +393,11 @@ impl Loaded {
         }
     }
 
-    /// CTAs of a launch that begins early behind one of this rank's, if it may.
+    /// CTAs of a launch that begins early beside one of this rank's that waits for peers, if it may.
     pub(crate) fn early_ctas(&self, rank: &Communicator, plan: &Plan) -> Option<u32> {
         let ctas = plan.grid.gemm + plan.grid.comm;
-        let chosen = dependent_launch::chosen(&self.pipeline.kernel, ctas, rank.gpu().sms());
+        let kernel = &self.pipeline.kernel;
+        let chosen = dependent_launch::chosen_beside(kernel, ctas, rank.gpu().sms());
         (self.dependent_launch && chosen).then_some(ctas)
     }
 

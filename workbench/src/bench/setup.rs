@@ -94,11 +94,8 @@ impl Setup {
         world: u32,
         results: &[table::Result],
     ) -> Result<String, Error> {
-        if self.sharing > 1 {
-            return Ok(
-                "  no winners recorded: times of ranks that share a GPU do not apply elsewhere"
-                    .into(),
-            );
+        if let Some(why) = not_kept(self.sharing, &request.variant) {
+            return Ok(format!("  no winners recorded: {why}"));
         }
         let given = request.bench.tuned.clone();
         let path = given.or_else(Tuned::place).ok_or_else(|| Error::Usage {
@@ -236,9 +233,28 @@ fn without_nccl(ranks: usize) -> String {
     format!("  NCCL is left out: it needs a GPU for every rank, and these {ranks} share one")
 }
 
+/// Reason that winners of a variant on so many ranks of a GPU are not recorded, if there is one.
+fn not_kept(sharing: usize, variant: &Variant) -> Option<&'static str> {
+    if sharing > 1 {
+        return Some("times of ranks that share a GPU do not apply elsewhere");
+    }
+    (!variant.constants.is_empty())
+        .then_some("a table does not tell products with constants from others")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn winners_of_shared_gpus_and_of_products_with_constants_are_not_kept() {
+        let plain = Variant::new(2);
+        let why = |sharing, variant: &Variant| not_kept(sharing, variant).unwrap_or_default();
+        assert_eq!(not_kept(1, &plain), None);
+        assert!(why(2, &plain).contains("share a GPU"));
+        assert!(why(1, &plain.constant("w")).contains("constants"));
+    }
+
     use crate::bench::fp8::tests::planned;
     use crate::bench::variants;
     use crate::library;

@@ -63,8 +63,13 @@ pub const fn pays(ctas: u32, sms: u32) -> bool {
     ctas * PAYS_FROM.1 >= sms * PAYS_FROM.0
 }
 
-/// True if launches of so many CTAs are dependent launches where the stream allows it: if it pays, and always where operands
-/// are loaded early, which is for the SMs that the launch before leaves.
+/// True if launches of so many CTAs are dependent launches behind any other, where the stream allows it.
 pub fn chosen(kernel: &Kernel, ctas: u32, sms: u32) -> bool {
-    possible(kernel) && (pays(ctas, sms) || !loaded_early(kernel).is_empty())
+    possible(kernel) && pays(ctas, sms)
+}
+
+/// True if they are behind a launch that waits for peers and leaves them SMs: also where few of them load operands early, which
+/// then come while that one waits.
+pub fn chosen_beside(kernel: &Kernel, ctas: u32, sms: u32) -> bool {
+    chosen(kernel, ctas, sms) || !loaded_early(kernel).is_empty()
 }

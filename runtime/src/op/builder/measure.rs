@@ -184,10 +184,11 @@ impl<S: Launcher> OpBuilder<'_, S> {
         blake3::hash(format!("{of} {asked:?}").as_bytes()).to_string()
     }
 
-    /// True if a winner is one for every op of its key. A table's row says nothing of what a caller settled or left to others.
+    /// True if a winner is one for every op of its key. A table's row says nothing of what a caller settled or left to others, nor
+    /// of constants.
     fn is_for_all(&self) -> bool {
         let gpu = self.rank.gpu();
-        let free = self.variant.choices.is_empty() && self.only.is_none();
+        let free = counts_for_its_key(&self.variant) && self.only.is_none();
         let whole = self.left == 0 && !self.rank.shares_gpu();
         free && whole && !self.batch_invariant && !gpu.is_emulated()
     }
@@ -421,6 +422,11 @@ impl<S: Launcher> OpBuilder<'_, S> {
     }
 }
 
+/// True if a winner for that variant is one for its key, which tells neither choices that a caller settled nor constants.
+fn counts_for_its_key(asked: &Variant) -> bool {
+    asked.choices.is_empty() && asked.constants.is_empty()
+}
+
 /// A choice as a table has it.
 fn named((name, setting): (String, Setting)) -> (String, String) {
     (name, setting.to_string())
@@ -430,4 +436,21 @@ fn named((name, setting): (String, Setting)) -> (String, String) {
 fn best(times: &[(usize, Times)]) -> (usize, Times) {
     let each: Vec<f64> = times.iter().map(|(_, time)| time.median).collect();
     times[tuned::winner(&each).unwrap_or_default()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedules::product;
+
+    #[test]
+    fn a_winner_with_constants_or_settled_choices_is_none_for_its_key() {
+        let plain = Variant::new(1);
+        let constant = plain.clone().constant("w");
+        let key = |variant| Key::new("a GPU", &product((64, 64)), variant);
+        assert_eq!(key(&plain), key(&constant), "one row for both");
+        assert!(counts_for_its_key(&plain));
+        assert!(!counts_for_its_key(&constant));
+        assert!(!counts_for_its_key(&plain.set("tiles", (64, 64))));
+    }
 }

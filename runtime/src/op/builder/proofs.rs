@@ -18,6 +18,7 @@ use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::{Program, RoleKind, TensorId};
 use counterflow_codegen::shape::Shape;
+use counterflow_codegen::sm90::cta::dependent_launch::loaded_early;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tracing::info;
@@ -343,6 +344,14 @@ impl<S: Launcher> OpBuilder<'_, S> {
                 heap_bytes = Workspace::of(&proof, u64::MAX).heap,
                 "op built"
             );
+            if !proof.variant.constants.is_empty() && loaded_early(kernel).is_empty() {
+                info!(
+                    rank = self.rank.rank(),
+                    schedule = %kernel.name,
+                    constants = ?proof.variant.constants,
+                    "no constant is loaded early: the kernel communicates, or multiplies none of them"
+                );
+            }
             Stage {
                 loaded: Arc::new(loaded),
                 counted,

@@ -204,15 +204,21 @@ impl<S: Launcher> OpBuilder<'_, S> {
             },
             false => effort,
         };
-        let launch = |(at, kernels): &(usize, Vec<Loaded>)| {
+        let launch = |(at, kernels): &(usize, Vec<Loaded>)| -> Result<(), Error> {
             if faults::is(Fault::Silent) {
                 return Ok(());
             }
-            let stages = candidates[*at].stages.iter().zip(kernels);
-            let mut stages = stages.zip(memory.tensors(&candidates[*at]));
-            stages.try_for_each(|((proof, loaded), tensors)| {
-                loaded.launch(rank, &proof.largest, &tensors)
-            })
+            let candidate = &candidates[*at];
+            let mut stages = candidate.stages.iter().zip(kernels).peekable();
+            for tensors in memory.tensors(candidate) {
+                let Some((proof, loaded)) = stages.next() else {
+                    break;
+                };
+                // As the op launches them: a product begins while the gather before it waits for peers.
+                let next = stages.peek().map(|(proof, next)| (*next, &*proof.largest));
+                loaded.launch_before(rank, &proof.largest, &tensors, next)?;
+            }
+            Ok(())
         };
         let stream = rank.own_stream();
         let seconds = |begun: &Event, ended: Event| {
