@@ -39,7 +39,8 @@ impl Memory {
             let _turn = rank.own().settled()?;
             for (name, (bytes, in_heap)) in needs {
                 if !in_heap {
-                    let local = Local::zeros(rank.own_stream(), bytes as usize)?;
+                    // To clear it takes SMs, which another library's kernel may keep, and a copy of many bytes waits for the stream.
+                    let local = Local::unwritten(rank.own_stream(), bytes as usize)?;
                     given.insert(name, Given::Own(Arc::new(local)));
                 }
             }
