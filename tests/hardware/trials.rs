@@ -28,8 +28,8 @@ type Gather = schedules::AgGemmOp<'static>;
 
 /// Longer than a trial is patient.
 const KEPT: Duration = Duration::from_secs(12);
-/// The waits of a trial for its GPU: for earlier work, for launches and for what is given back. Each has a limit below 3.5 s. The rest is
-/// for what waits for nobody.
+/// The waits of a trial for its GPU that may all come to their limit: for earlier work, for memory or for launches, and for what is given
+/// back. Each is below 3.5 s. The rest is for what waits for nobody.
 const BOUNDS: Duration = Duration::from_secs(12);
 
 /// What such a kernel takes.

@@ -133,7 +133,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
             effort,
             alone,
         } = contest;
-        let memory = Memory::new(rank, candidates)?;
+        let memory = Memory::new(rank, candidates, limits.host)?;
         let any = |own| any(rank, alone, own);
         let room = self.rank.heap_use();
         let room = room.reserved.saturating_sub(room.used);
