@@ -147,12 +147,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
         }
         // Who asks for it again by name may know that it is over.
         let stalled = self.rank.proven().measured().stalled();
-        let stalled = stalled.filter(|_| self.tuning.is_none());
-        Ok(stalled.map(|why| {
-            format!(
-                "none since an earlier one stalled; `.tuning(Tuning::Quick)` tries again: {why}"
-            )
-        }))
+        Ok(stalled.filter(|_| self.tuning.is_none()))
     }
 
     /// The class of bits of an op that ranks build by themselves. They may measure different winners, so that the same product had
