@@ -40,10 +40,13 @@ impl Measured {
         stalled.get_or_insert_with(|| why.to_owned());
     }
 
-    /// Reason that a trial stalled.
+    /// Reason to try nothing unasked, if a trial stalled.
     pub fn stalled(&self) -> Option<String> {
         let stalled = self.stalled.lock().unwrap_or_else(PoisonError::into_inner);
-        stalled.clone()
+        let why = stalled.as_ref()?;
+        Some(format!(
+            "none since an earlier one stalled; `.tuning(Tuning::Quick)` tries again: {why}"
+        ))
     }
 
     pub fn winner(&self, asked: &str) -> Option<Winner> {
@@ -216,6 +219,19 @@ impl Proof {
 mod tests {
     use super::*;
     use crate::schedules::product;
+
+    #[test]
+    fn after_a_stall_the_reason_says_how_to_try_again() {
+        let measured = Measured::default();
+        assert_eq!(measured.stalled(), None);
+        measured.stalls("rank 1 waits");
+        measured.stalls("rank 0 waits");
+        let why = measured.stalled().expect("a reason");
+        assert!(
+            why.contains("`.tuning(Tuning::Quick)` tries again: rank 1 waits"),
+            "{why}"
+        );
+    }
 
     #[test]
     fn ranks_share_a_proof_and_schedules_of_one_name_do_not() {

@@ -115,6 +115,16 @@ pub(crate) fn zeros<T: Element>(
     relaxed(|| checked("allocate on the GPU", stream.alloc_zeros(len.max(1))))
 }
 
+/// `len` elements of whatever bits the memory has, for use in the order of `stream`.
+pub(crate) fn unwritten<T: Element>(
+    stream: &Arc<CudaStream>,
+    len: usize,
+) -> Result<CudaSlice<T>, Error> {
+    // SAFETY: every pattern of bits is a value of the type.
+    let allocate = || unsafe { stream.alloc(len.max(1)) };
+    relaxed(|| checked("allocate on the GPU", allocate()))
+}
+
 /// The address of a cudarc slice, for work in the order of `stream`.
 ///
 /// ```no_run

@@ -4,7 +4,8 @@ use super::stream::{Kind as StreamKind, Stream};
 use crate::cuda::{self, Address, Element};
 use crate::emulated;
 use crate::error::Error;
-use cudarc::driver::CudaSlice;
+use cudarc::driver::{CudaSlice, CudaStream};
+use std::sync::Arc;
 
 /// Memory of one GPU that no peer addresses, for the bench and for tests. It belongs to no rank, so a read does not look
 /// whether a launch gave up: programs use [`Tensor`](crate::Tensor).
@@ -32,13 +33,29 @@ impl<T: Element> Local<T> {
     /// # Errors
     /// When the GPU's memory is full.
     pub fn zeros(stream: &Stream, len: usize) -> Result<Local<T>, Error> {
+        Local::made(stream, len, cuda::zeros)
+    }
+
+    /// `len` elements of any bits, for use in the order of `stream`. No work is enqueued that needs SMs.
+    ///
+    /// # Errors
+    /// When the GPU's memory is full.
+    pub(crate) fn unwritten(stream: &Stream, len: usize) -> Result<Local<T>, Error> {
+        Local::made(stream, len, cuda::unwritten)
+    }
+
+    fn made(
+        stream: &Stream,
+        len: usize,
+        allocates: impl FnOnce(&Arc<CudaStream>, usize) -> Result<CudaSlice<T>, Error>,
+    ) -> Result<Local<T>, Error> {
         let bytes = bytes(len, size_of::<T>())?;
         must_do_it(stream, "an allocation")?;
         let _entering = stream.enter()?;
         Ok(Local {
             place: match &stream.0 {
                 StreamKind::Cuda(on) => {
-                    let slice = cuda::zeros(on, len)?;
+                    let slice = allocates(on, len)?;
                     Place::Cuda {
                         address: cuda::address_of(&slice, on),
                         _slice: slice,

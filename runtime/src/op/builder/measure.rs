@@ -3,7 +3,7 @@
 use super::super::typed::Launcher;
 use super::OpBuilder;
 use super::proofs::{Bucket, Measured, Proven, needs};
-use super::trial::Contest;
+use super::trial::{Contest, first_said};
 use crate::error::Error;
 use crate::family::{self, Family};
 use crate::held::HeapUse;
@@ -37,10 +37,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
             Some(tuning) => Ok(tuning),
             // Emulated GPUs have no speed worth knowing.
             None if self.rank.gpu().is_emulated() => Ok(Tuning::Off),
-            None => Ok(Tuning::unless_asked(
-                Tuning::from_env()?,
-                self.rank.any_shares_gpu(),
-            )),
+            None => Ok(Tuning::from_env()?.unwrap_or_default()),
         }
     }
 
@@ -88,7 +85,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
             );
             Ok(Measured::Not(why))
         };
-        if let Some(why) = self.first_said(alone, self.may_not_measure()?)? {
+        if let Some(why) = first_said(self.rank, alone, &self.may_not_measure()?)? {
             return not(why);
         }
         let contest = self.contest(bucket, tuning)?;
@@ -150,19 +147,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
         }
         // Who asks for it again by name may know that it is over.
         let stalled = self.rank.proven().measured().stalled();
-        let stalled = stalled.filter(|_| self.tuning.is_none());
-        Ok(stalled.map(|why| format!("none since an earlier one stalled: {why}")))
-    }
-
-    /// What the first rank says that says something.
-    fn first_said(&self, alone: bool, own: Option<String>) -> Result<Option<String>, Error> {
-        if alone {
-            return Ok(own);
-        }
-        let said = self.rank.shares(&text(&own))?;
-        let each = said.iter().zip(0..).map(|(said, rank)| read(said, rank));
-        let each = each.collect::<Result<Vec<Option<String>>, _>>()?;
-        Ok(each.into_iter().flatten().next())
+        Ok(stalled.filter(|_| self.tuning.is_none()))
     }
 
     /// The class of bits of an op that ranks build by themselves. They may measure different winners, so that the same product had

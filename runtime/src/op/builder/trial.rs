@@ -8,6 +8,8 @@
 #[path = "trial/tests.rs"]
 mod tests;
 
+#[path = "trial/compile.rs"]
+mod compile;
 #[path = "trial/faults.rs"]
 mod faults;
 #[path = "trial/memory.rs"]
@@ -19,8 +21,7 @@ use super::proofs::Proven;
 use crate::communicator::Communicator;
 use crate::driver::Event;
 use crate::error::Error;
-use crate::jit::Compiler;
-use crate::launch::{self, Loaded};
+use crate::launch::Loaded;
 use crate::tuning::{Effort, GaveUp, Times, Tried, Tuning, agreed, read, text};
 use faults::Fault;
 use memory::Memory;
@@ -98,40 +99,6 @@ impl<S: Launcher> OpBuilder<'_, S> {
         Ok(agreed(each.collect::<Result<_, _>>()?))
     }
 
-    /// Compiles all candidates. Ranks that have one cache compile a part each.
-    fn compiles(&self, contest: Contest<'_>) -> Result<(), Error> {
-        let Contest {
-            candidates, alone, ..
-        } = contest;
-        if self.rank.gpu().is_emulated() {
-            return Ok(());
-        }
-        let found = match self.compiler {
-            Some(_) => None,
-            None => Compiler::find().ok(),
-        };
-        // Where there is no compiler, no candidate is loaded, which says why.
-        let compiler = self.compiler.or(found.as_ref());
-        let compiler = compiler.filter(|compiler| compiler.keeps());
-        let stages = || candidates.iter().flat_map(|one| &one.stages);
-        let kernels = || stages().map(|proof| &proof.pipeline);
-        let (rank, world) = match alone {
-            true => (0, 1),
-            false => (self.rank.rank() as usize, self.rank.world() as usize),
-        };
-        if let Some(compiler) = compiler {
-            launch::warm(compiler, kernels().skip(rank).step_by(world));
-        }
-        if world > 1 {
-            self.rank.barrier()?;
-            // Of another host's cache, nothing is here yet.
-            if let Some(compiler) = compiler {
-                launch::warm(compiler, kernels());
-            }
-        }
-        Ok(())
-    }
-
     /// Tries candidates in a communicator of their own.
     fn tried_apart(
         &self,
@@ -166,13 +133,15 @@ impl<S: Launcher> OpBuilder<'_, S> {
             effort,
             alone,
         } = contest;
-        let memory = Memory::new(rank, candidates)?;
+        let memory = Memory::new(rank, candidates, limits.host)?;
         let any = |own| any(rank, alone, own);
         let room = self.rank.heap_use();
         let room = room.reserved.saturating_sub(room.used);
-        let mut loaded = Vec::new();
+        let (mut loaded, mut why) = (Vec::new(), None);
         for (at, candidate) in candidates.iter().enumerate() {
             let kernels = self.loaded(rank, candidate, "candidates");
+            let kernels =
+                kernels.and_then(|kernels| faults::fails(Fault::Refuses).map(|()| kernels));
             if let Err(error) = &kernels {
                 rank.alive()?;
                 info!(rank = rank.rank(), %error, "a candidate is left out");
@@ -180,22 +149,35 @@ impl<S: Launcher> OpBuilder<'_, S> {
             // The program reserves what the model's choice takes, unless it asks `workspace`.
             let takes = self.memory(std::slice::from_ref(candidate)).heap;
             let fits = takes <= least || takes.saturating_mul(self.most_buckets()) <= room;
-            let left_out = match any(kernels.is_err() || !fits) {
+            let own = match (&kernels, fits) {
+                (Err(error), _) => Some(error.to_string()),
+                (Ok(_), false) => Some(format!(
+                    "{takes} bytes of the heap, of which {room} are free"
+                )),
+                (Ok(_), true) => None,
+            };
+            let left_out = match first_said(rank, alone, &own) {
                 // Another rank refused it while this one was here already, and asks as well now.
-                Err(_) if rank.alive().is_ok() => any(true),
+                Err(told) if rank.alive().is_ok() => {
+                    first_said(rank, alone, &own.or(Some(told.to_string())))
+                }
                 said => said,
             }?;
-            if let (Ok(kernels), false) = (kernels, left_out) {
+            if let (Ok(kernels), None) = (kernels, &left_out) {
                 loaded.push((at, kernels));
             }
+            why = why.or(left_out);
         }
         if loaded.len() < 2 {
             return Err(Error::Usage {
-                what: "fewer than two candidates that load and fit into the heap".into(),
+                what: format!(
+                    "fewer than two candidates load and fit into the heap: {}",
+                    why.unwrap_or_default()
+                ),
                 legal: "two to compare".into(),
             });
         }
-        faults::fails()?;
+        faults::fails(Fault::Fails)?;
         // An emulated launch takes milliseconds.
         let effort = match rank.gpu().is_emulated() {
             true => Effort {
@@ -257,6 +239,21 @@ impl<S: Launcher> OpBuilder<'_, S> {
     fn most_buckets(&self) -> u64 {
         self.buckets.len() as u64 + 1
     }
+}
+
+/// What the first rank of a communicator says that says something, or this one if it asks alone.
+pub(super) fn first_said(
+    rank: &Communicator,
+    alone: bool,
+    own: &Option<String>,
+) -> Result<Option<String>, Error> {
+    if alone {
+        return Ok(own.clone());
+    }
+    let said = rank.shares(&text(own))?;
+    let each = said.iter().zip(0..).map(|(said, rank)| read(said, rank));
+    let each = each.collect::<Result<Vec<Option<String>>, _>>()?;
+    Ok(each.into_iter().flatten().next())
 }
 
 /// True if that is so on any rank of a communicator, or on this one if it asks alone.

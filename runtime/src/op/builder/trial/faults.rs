@@ -10,6 +10,8 @@ pub(super) enum Fault {
     Silent,
     /// It fails while its peers go on.
     Fails,
+    /// It loads no candidate.
+    Refuses,
 }
 
 /// Time that a kernel waits for a peer in a trial that is to stall.
@@ -58,9 +60,9 @@ pub(super) const fn patience() -> Option<Duration> {
     None
 }
 
-/// Fails where a test wants it.
-pub(super) fn fails() -> Result<(), Error> {
-    match is(Fault::Fails) {
+/// Fails where a test wants that fault.
+pub(super) fn fails(fault: Fault) -> Result<(), Error> {
+    match is(fault) {
         false => Ok(()),
         true => Err(Error::Usage {
             what: "a trial that is to fail".into(),

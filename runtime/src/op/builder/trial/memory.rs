@@ -11,6 +11,7 @@ use crate::user_buffer::UserBuffer;
 use counterflow_codegen::program::TensorId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A tensor for candidates' launches.
 enum Given {
@@ -26,8 +27,12 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Symmetric tensors first: all ranks have these, or none.
-    pub fn new(rank: &Communicator, candidates: &[Proven]) -> Result<Memory, Error> {
+    /// Symmetric tensors first: all ranks have these, or none. Waits at most `limit` until those are cleared.
+    pub fn new(
+        rank: &Communicator,
+        candidates: &[Proven],
+        limit: Duration,
+    ) -> Result<Memory, Error> {
         let needs = needs(candidates);
         let heap = needs.iter().filter(|(_, (_, in_heap))| *in_heap);
         let heap = heap.map(|(name, (bytes, _))| {
@@ -35,11 +40,14 @@ impl Memory {
             Ok((name.clone(), Given::Heap(buffer?)))
         });
         let mut given = heap.collect::<Result<BTreeMap<_, _>, Error>>()?;
+        // To clear them takes SMs, which another library's kernel may keep. The copies below would wait for that without a limit.
+        rank.waits_at_most(limit)?;
         {
             let _turn = rank.own().settled()?;
             for (name, (bytes, in_heap)) in needs {
                 if !in_heap {
-                    let local = Local::zeros(rank.own_stream(), bytes as usize)?;
+                    // For the same reason it is not cleared.
+                    let local = Local::unwritten(rank.own_stream(), bytes as usize)?;
                     given.insert(name, Given::Own(Arc::new(local)));
                 }
             }

@@ -109,6 +109,14 @@ fn a_rank_that_fails_in_a_trial_is_told_at_once_to_those_who_wait_there() {
     assert_eq!(told, [why, why]);
 }
 
+/// All ranks are told why the rank that refused the candidates did.
+#[test]
+fn who_left_candidates_out_says_why() {
+    let told = each(|rank| after(Fault::Refuses, rank));
+    let why = "the trial of candidates gave up: fewer than two candidates load and fit into the heap: a trial that is to fail";
+    assert_eq!(told, [why, why]);
+}
+
 #[test]
 fn a_trial_without_memory_is_none() {
     let machine = Machine::new(2, 0, u64::MAX);
