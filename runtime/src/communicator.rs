@@ -170,8 +170,7 @@ impl Communicator {
     ///
     /// Plan for fewer ([`sm_margin`](crate::OpBuilder::sm_margin)) if other kernels run on the GPU meanwhile that wait for
     /// kernels of their own on other GPUs, as NCCL's do: if neither leaves the other the SMs it needs, both wait for ever.
-    /// Or order them by events, the same
-    /// way on every GPU. Launches of several communicators need neither: those that do not fit together take turns.
+    /// Or order them by events, alike on every GPU. Launches of several communicators that do not fit together take turns.
     ///
     /// The driver copies within a GPU by kernels, even if asked for a copy engine. One SM is left to them, because the
     /// kernels that wait for the copies keep their own SMs until the copies are done.
@@ -207,9 +206,8 @@ impl Communicator {
     /// first call on it may hold their kernels, so no launch there is a programmatic dependent launch any more. That call
     /// waits for a launch that another thread of the rank is enqueueing.
     ///
-    /// Our kernels without products, which only move data, let the next kernel begin before their end. So a kernel of yours that is
-    /// launched there with programmatic stream serialization must wait (`griddepcontrol.wait`) before it touches what they write.
-    /// An ordinary launch begins behind their end.
+    /// Our kernels that only move data let the next kernel begin before their end: a kernel of yours that is launched there with
+    /// programmatic stream serialization must wait (`griddepcontrol.wait`) before it touches what they write.
     ///
     /// ```
     /// use counterflow::{Communicator, driver::Event};
@@ -595,9 +593,8 @@ mod tests {
 
     #[test]
     fn ranks_that_share_a_gpu_leave_the_driver_an_sm_for_its_copies() {
-        assert_eq!(share(132, 1, false), 132);
-        assert_eq!(share(132, 1, true), 132, "copies between GPUs take no SM");
-        assert_eq!(share(132, 4, false), 33);
-        assert_eq!(share(132, 4, true), 32);
+        let of = |sharing| [false, true].map(|copied| share(132, sharing, copied));
+        assert_eq!(of(1), [132; 2], "copies between GPUs take no SM");
+        assert_eq!(of(4), [33, 32]);
     }
 }
