@@ -244,7 +244,7 @@ impl Diagnostics {
                 "the schedule keeps every rule, but the warp program compiled from it does not",
             )
             .hint(format!(
-                "please report this text with the schedule's source, for {what}; other choices (`--set`) may have a kernel"
+                "please report this text with the schedule's source, for {what}; other choices (`OpBuilder::set`, or `--set` of the tool) may have a kernel"
             ))
         };
         Diagnostics(self.0.into_iter().map(ours).collect())

@@ -21,3 +21,35 @@ fn each_of_the_warp_level_has_its_statement_and_is_told_as_ours() {
     let warps = warps.split("\n}").next().unwrap_or("");
     assert!(warps.contains("Refused::Wrong(found) => found.ours("));
 }
+
+/// A program that embeds us has no flags of the tool's: where an error names one, it says whose it is.
+#[test]
+fn errors_of_libraries_say_whose_flags_they_name() {
+    const FLAGS: [&str; 8] = [
+        "device", "arch", "seed", "set", "worlds", "rows", "world", "dtype",
+    ];
+    let mut seen = 0;
+    for folder in ["codegen/src", "runtime/src", "quantise/src", "layers/src"] {
+        for path in files(folder, &[".rs"]) {
+            let code = code(&path);
+            // Every second part lies between quotes.
+            for literal in code.replace("\\\"", "").split('"').skip(1).step_by(2) {
+                let named = |flag: &&str| {
+                    let flag = format!("--{flag}");
+                    literal
+                        .split_whitespace()
+                        .any(|word| word.trim_matches('`') == flag)
+                };
+                if FLAGS.iter().any(|flag| named(&flag)) {
+                    seen += 1;
+                    assert!(
+                        literal.contains("of the tool"),
+                        "{}: {literal}",
+                        short(&path)
+                    );
+                }
+            }
+        }
+    }
+    assert!(seen > 5, "only {seen}");
+}

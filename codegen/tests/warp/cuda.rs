@@ -122,7 +122,7 @@ fn what_is_for_the_emulator_alone_has_no_kernel() {
     let found = found.first();
     insta::assert_snapshot!(found.text(&|_| String::new()), @"
     error[resources]: arch cpu has no GPU kernel
-      help: drop `--arch cpu`, or run it on emulated ranks: `run --device cpu`
+      help: leave out `Arch::Cpu`, or run it on emulated ranks, `Communicator::emulated`: `--arch cpu` and `run --device cpu` of the tool
     ");
     assert!(found.at.is_some());
 }

@@ -376,7 +376,7 @@ fn combinations_of_branches_that_cannot_be_listed_are_refused() {
     let found = verify::pipeline(built(&program, 12)).expect_err("refused");
     insta::assert_snapshot!(first(&found), @"
     error[resources]: the branches that items take in a world of 12 cannot be listed: `me + world / 9` is rank 12 on rank 11, but in a world of 12 ranks end at 11
-      help: make the schedule legal for any number of tiles: `check --worlds .. --rows ..` says where it is not
+      help: make the schedule legal for any number of tiles: `check --worlds .. --rows ..` of the tool says where it is not
     ");
 }
 

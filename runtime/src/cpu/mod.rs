@@ -231,7 +231,7 @@ impl Run<'_> {
                 off.expected,
                 off.bound
             ),
-            help: format!("--seed {} reproduces it", self.seed),
+            help: format!("seed {} reproduces it: `--seed` of the tool", self.seed),
         }
     }
 

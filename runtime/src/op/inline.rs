@@ -19,6 +19,13 @@ impl<T> Inline<T> {
         }
     }
 
+    pub fn push(&mut self, entry: T) {
+        match self.first.iter_mut().find(|place| place.is_none()) {
+            Some(place) => *place = Some(entry),
+            None => self.more.push(entry),
+        }
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.first.iter().flatten().chain(&self.more)
     }
@@ -30,12 +37,7 @@ impl<T> Inline<T> {
 
 impl<T> Extend<T> for Inline<T> {
     fn extend<I: IntoIterator<Item = T>>(&mut self, entries: I) {
-        for entry in entries {
-            match self.first.iter_mut().find(|place| place.is_none()) {
-                Some(place) => *place = Some(entry),
-                None => self.more.push(entry),
-            }
-        }
+        entries.into_iter().for_each(|entry| self.push(entry));
     }
 }
 

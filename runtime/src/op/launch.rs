@@ -71,13 +71,16 @@ impl<'a> Launch<'a> {
     /// Gives the schedule's tensor of that name: `&` an input, `&mut` an output. What is gathered may be given by `&`. A tensor with
     /// scales is given as a [`QuantTensor`](super::QuantTensor).
     pub fn tensor(mut self, name: &str, memory: impl Into<Argument<'a>>) -> Self {
-        let kernel = self.op.kernel();
-        let given = argument::find(kernel, name);
-        match given.and_then(|id| planes::assign(kernel, id, memory.into())) {
-            Ok(assigned) => self.given.extend(assigned.into_iter().flatten()),
-            Err(refused) => {
-                self.refused.get_or_insert(refused);
-            }
+        let (kernel, memory) = (self.op.kernel(), memory.into());
+        match argument::find(kernel, name) {
+            // Most are so, and each launch does this for each tensor.
+            Ok(id) if planes::are_none(kernel, id, &memory) => self.given.push((id, memory)),
+            given => match given.and_then(|id| planes::assign(kernel, id, memory)) {
+                Ok(assigned) => self.given.extend(assigned.into_iter().flatten()),
+                Err(refused) => {
+                    self.refused.get_or_insert(refused);
+                }
+            },
         }
         self
     }

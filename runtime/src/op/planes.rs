@@ -9,6 +9,15 @@ use counterflow_codegen::program::TensorId;
 /// The tensors of a kernel that an argument is: itself, its scales and its amax.
 pub(super) type Assigned<'a> = [Option<(TensorId, Argument<'a>)>; 3];
 
+/// True if the tensor has neither scales nor an amax, and is given none.
+pub(super) fn are_none(kernel: &Kernel, tensor: TensorId, argument: &Argument<'_>) -> bool {
+    let mut planes = kernel
+        .buffers
+        .iter()
+        .filter_map(|buffer| buffer.usage.plane);
+    !argument.has_scales() && planes.all(|plane| plane.of != tensor)
+}
+
 /// Gives an argument to a tensor, and its scales and amax to theirs.
 ///
 /// # Errors

@@ -77,7 +77,7 @@ fn not_listed(found: &Diagnostics, own: u32) -> Diagnostic {
         why.message
     );
     Diagnostic::new(Rule::Resources, why.at, message)
-        .hint("make the schedule legal for any number of tiles: `check --worlds .. --rows ..` says where it is not")
+        .hint("make the schedule legal for any number of tiles: `check --worlds .. --rows ..` of the tool says where it is not")
 }
 
 /// The statements that stand in branches, each with where the branch is.

@@ -135,7 +135,7 @@ pub(super) fn unknown(kernel: &Kernel) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     if kernel.variant.arch != Arch::Sm90 {
         let message = format!("arch {} has no GPU kernel", kernel.variant.arch.name());
-        let hint = "drop `--arch cpu`, or run it on emulated ranks: `run --device cpu`";
+        let hint = "leave out `Arch::Cpu`, or run it on emulated ranks, `Communicator::emulated`: `--arch cpu` and `run --device cpu` of the tool";
         found.push(refuse(kernel.program.at, message, hint));
     }
     found
