@@ -309,7 +309,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
     ///
     /// A launch begins early only where nothing before it that may still run writes the tensor, as far as this crate
     /// enqueued it: else it begins late, by itself, as it does right behind a step, a replay, a copy or a fill. In a captured stream of the program's no launch begins early; in
-    /// [`Communicator::capture`] those do that follow a stage of the same launch.
+    /// [`Communicator::capture`](crate::Communicator::capture) those do that follow a stage of the same launch.
     ///
     /// ```
     /// use counterflow::{Communicator, prelude::bf16, schedules::GemmOp};
