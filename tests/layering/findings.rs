@@ -40,7 +40,7 @@ fn errors_of_libraries_say_whose_flags_they_name() {
                         .split_whitespace()
                         .any(|word| word.trim_matches('`') == flag)
                 };
-                if FLAGS.iter().any(|flag| named(&flag)) {
+                if FLAGS.iter().any(named) {
                     seen += 1;
                     assert!(
                         literal.contains("of the tool"),
