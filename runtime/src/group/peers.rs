@@ -205,6 +205,12 @@ impl Peers {
             } else if let Err(lost) = looked {
                 let Lost { rank, why } = &lost;
                 Verdict::Aborted(match lost.is_closed() {
+                    // Since that was looked at: who leaves says so before its connections close.
+                    true if self.end.has_left(*rank) => format!(
+                        "rank {rank} ended early: {} while rank {} {what}",
+                        self.end.how_left(*rank),
+                        self.rank
+                    ),
                     true => format!(
                         "rank {rank} ended early: its process closed its connections while rank {} {what}",
                         self.rank
