@@ -84,7 +84,7 @@ pub fn all_gather_swiglu() -> Family {
 /// y = reduce_scatter(x · wᵀ): in one kernel, or not fused. Both round each rank's term, and add in f32 in the order of ranks.
 ///
 /// [`gemm_rs_across`](crate::schedules::gemm_rs_across()) is none of them: on four H100s it was slower than the faster of both at all rows that
-/// were measured but 16, and several times as long from 256 on.
+/// were measured but 16, and took two to eleven times as long from 256 on (`notes/bench`).
 pub fn gemm_reduce_scatter() -> Family {
     Family::new("gemm_reduce_scatter", gemm_rs()).or_stages([
         Stage::new(gemm()).tensor("y", "g"),

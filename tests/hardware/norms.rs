@@ -88,8 +88,8 @@ fn ten_thousand_replays_of_captured_all_reduces_between_launches_of_other_rows()
             // Launches since the residual began anew.
             let mut made = Vec::new();
             for round in 0..ROUNDS {
-                // A replay may wait in the driver for earlier ones, some 28 here, with a lock that ranks on one GPU share.
-                // So no rank there may run ahead by as many of a peer that has not launched them yet.
+                // Ranks on one GPU stalled twice, each time with one of them 27 replays ahead: as if a replay waited in the
+                // driver for earlier ones with a lock that they share. So none runs ahead by as many there.
                 if world.sharing > 1 && round % 5 == 0 {
                     rank.barrier()?;
                 }
