@@ -2,6 +2,7 @@
 
 use crate::fine;
 use crate::gpus::{World, both_ways};
+use crate::host::driver::stamped;
 use crate::op::{Operands, SIZE, right};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::verify;
@@ -31,6 +32,9 @@ const KEPT: Duration = Duration::from_secs(12);
 /// The waits of a trial for its GPU that may all come to their limit: for earlier work, for memory or for launches, and for what is given
 /// back. Each is below 3.5 s. The rest is for what waits for nobody.
 const BOUNDS: Duration = Duration::from_secs(12);
+
+/// A call of the driver that takes longer has waited for somebody's kernel.
+const SLOW: Duration = Duration::from_millis(300);
 
 /// What such a kernel takes.
 #[derive(Clone, Copy)]
@@ -151,8 +155,13 @@ fn beside(world: &World, taken: impl Fn(u32) -> Taken + Sync) {
         rank.barrier()?;
         let theirs = Event::record(&theirs)?;
         let start = Instant::now();
-        let op = builder(rank).build()?;
-        let took = start.elapsed();
+        let (op, calls) = stamped(1 << 16, || builder(rank).build());
+        let (op, took) = (op?, start.elapsed());
+        let slow = calls.iter().filter(|call| call.to - call.from > SLOW);
+        for call in slow {
+            let (name, waited) = (call.name().unwrap_or_default(), call.to - call.from);
+            println!("  rank {} waited {waited:?} in {name}", rank.rank());
+        }
         assert!(took < KEPT + BOUNDS, "building took {took:?}");
         theirs.wait()?;
         must_be_right(rank, &op)?;
