@@ -6,6 +6,7 @@ use super::{Address, Gpu};
 use crate::error::Error;
 use counterflow_codegen::dtype::Dtype;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr, ValidAsZeroBits, sys};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 /// Numbers a GPU can hold: every pattern of bits is a value.
@@ -105,6 +106,23 @@ macro_rules! bytes {
 bytes! {
     float8::F8E4M3 => E4M3, Float8E4M3;
     float8::F8E5M2 => E5M2, Float8E5M2;
+}
+
+/// Memory that is freed in the order of its stream. A strict capture of another thread's would end with that, and refuse it.
+#[derive(Debug)]
+pub(crate) struct Freed<T>(ManuallyDrop<CudaSlice<T>>);
+
+impl<T> From<CudaSlice<T>> for Freed<T> {
+    fn from(slice: CudaSlice<T>) -> Freed<T> {
+        Freed(ManuallyDrop::new(slice))
+    }
+}
+
+impl<T> Drop for Freed<T> {
+    fn drop(&mut self) {
+        // SAFETY: it is dropped once, here, where nobody has the place any more.
+        relaxed(|| unsafe { ManuallyDrop::drop(&mut self.0) });
+    }
 }
 
 /// `len` elements of zero bits, for use in the order of `stream`.

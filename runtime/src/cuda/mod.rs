@@ -59,7 +59,8 @@ pub(crate) use event::Event;
 pub(crate) use foreign::{Foreign, Opened};
 pub(crate) use graph::{Graph, record, recorded};
 pub(crate) use memory::{
-    bind, copy, fill, is_capturing, is_done, priority, read, synchronize, unwritten, write, zeros,
+    Freed, bind, copy, fill, is_capturing, is_done, priority, read, synchronize, unwritten, write,
+    zeros,
 };
 pub(crate) use nccl::{ALIGN as NCCL_ALIGN, register as register_with_nccl};
 pub(crate) use nvtx::range;

@@ -2,6 +2,7 @@
 //! and a word for all, which the host writes. Both are host memory that outlives the kernel and its context.
 
 use super::driver::check;
+use super::relaxed::relaxed;
 use super::{Address, Gpu};
 use crate::error::Error;
 use counterflow_codegen::cuda::WATCH_BYTES;
@@ -191,7 +192,7 @@ impl Piece {
         // Portable, mapped: every context may use it, and it has an address on the GPU.
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: the pointer's place is ours.
-        let code = unsafe { sys::cuMemHostAlloc(&raw mut host, bytes, flags) };
+        let code = relaxed(|| unsafe { sys::cuMemHostAlloc(&raw mut host, bytes, flags) });
         check("allocate host memory that GPUs write", code)?;
         let Some(host) = NonNull::new(host.cast::<u8>()) else {
             return Err(super::driver::none(

@@ -20,7 +20,7 @@ pub struct Local<T> {
 #[derive(Debug)]
 enum Place<T> {
     Cuda {
-        _slice: CudaSlice<T>,
+        _slice: cuda::Freed<T>,
         /// Asked for once: cudarc puts an event into the stream whenever it is asked.
         address: Address,
     },
@@ -58,7 +58,7 @@ impl<T: Element> Local<T> {
                     let slice = allocates(on, len)?;
                     Place::Cuda {
                         address: cuda::address_of(&slice, on),
-                        _slice: slice,
+                        _slice: slice.into(),
                     }
                 }
                 StreamKind::Emulated(on) => Place::Emulated(emulated::Memory::zeros(on, bytes)?),
