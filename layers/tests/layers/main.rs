@@ -28,7 +28,7 @@ mod whole;
 use counterflow::{Communicator, Error};
 use counterflow_layers::overlap::Config;
 use counterflow_layers::{Initialize, QuantizationMode, Userbuffers};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// GPUs that ranks are on. None: they are emulated.
 fn gpus() -> Option<u32> {
@@ -48,6 +48,9 @@ fn each<T: Send>(
     world: u32,
     run: impl Fn(&Arc<Communicator>) -> Result<T, Error> + Sync,
 ) -> Result<Vec<T>, Error> {
+    // Kernels of two communicators on the same GPUs may wait for each other's SMs.
+    static GPUS: Mutex<()> = Mutex::new(());
+    let _alone = are_on_gpus(world).then(|| GPUS.lock().unwrap_or_else(PoisonError::into_inner));
     let ranks = match gpus() {
         Some(gpus) if world <= gpus => {
             let each: Vec<u32> = (0..world).collect();
