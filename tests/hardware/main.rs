@@ -4,8 +4,8 @@
 //!
 //! Without a GPU the emulator runs the same bodies on small shapes, and the rest says that it was skipped; with
 //! `REQUIRE_GPU=n` a machine of fewer GPUs fails instead. On a machine without Rust the built binary runs alone:
-//! `.ci/pack` makes a folder that has it, with its kernels. Set `COUNTERFLOW_TUNE=off`, as the folder's script does, so that every
-//! run has the same kernels, whatever the shell says. `trials` asks for what it measures.
+//! `.ci/pack` makes a folder that has it, with its kernels. Ops whose choices are open measure candidates on GPUs: set
+//! `COUNTERFLOW_TUNE=off`, as the folder's script does, so that every run has the same kernels. `trials` asks for what it measures.
 
 #[path = "../../runtime/tests/common/mod.rs"]
 mod nvidia;

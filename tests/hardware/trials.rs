@@ -36,6 +36,16 @@ const BOUNDS: Duration = Duration::from_secs(12);
 /// A call of the driver that takes longer has waited for somebody's kernel.
 const SLOW: Duration = Duration::from_millis(300);
 
+/// Builds, and prints the calls of the driver that waited.
+fn watched<T>(rank: &Communicator, build: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    let (built, calls) = stamped(1 << 22, build);
+    for call in calls.iter().filter(|call| call.to - call.from > SLOW) {
+        let (name, waited) = (call.name().unwrap_or_default(), call.to - call.from);
+        println!("  rank {} waited {waited:?} in {name}", rank.rank());
+    }
+    built
+}
+
 /// What such a kernel takes.
 #[derive(Clone, Copy)]
 struct Taken {
@@ -133,9 +143,9 @@ fn candidates_are_measured_and_their_memory_is_free_again() {
 
 /// Builds while that much of rank 0's GPU is taken, and then launches. Where the op has the model's choice, it says why.
 ///
-/// A call of the driver that a trial makes may wait behind that kernel, whatever we do: all such calls together at most until it ends.
-/// So building may take that long and the bounds of the trial, and no longer. Whether candidates then run depends on which call it was.
-fn beside(world: &World, taken: impl Fn(u32) -> Taken + Sync) {
+/// To load a kernel may wait behind that kernel, whatever we do: all such calls together at most until it ends. So building may take
+/// that long and the bounds of the trial, and no longer. An op that measures nothing waits as well, if its kernel was not loaded before.
+fn beside(world: &World, taken: impl Fn(u32) -> Taken + Sync, tuning: Tuning) {
     let told = fine(Communicator::each(&world.ranks, |rank| {
         let compiled = Compiler::find()?.compile(&KEEPS, Target::Sm90a)?;
         let taken = taken(rank.gpu().sms());
@@ -144,7 +154,8 @@ fn beside(world: &World, taken: impl Fn(u32) -> Taken + Sync) {
         let [m, side] = SIZE;
         rank.reserve((m * side * 2) as u64 + 2 * builder(rank).workspace()?.heap + (4 << 20))?;
         // All is loaded that the program loads by itself.
-        must_be_right(rank, &builder(rank).tuning(Tuning::Off).build()?)?;
+        let known = builder(rank).set("tiles", (256, 128));
+        must_be_right(rank, &known.tuning(Tuning::Off).build()?)?;
         if rank.rank() == 0 {
             let mut arguments = Arguments::new();
             arguments.bytes(&(KEPT.as_nanos() as u64).to_le_bytes());
@@ -155,13 +166,8 @@ fn beside(world: &World, taken: impl Fn(u32) -> Taken + Sync) {
         rank.barrier()?;
         let theirs = Event::record(&theirs)?;
         let start = Instant::now();
-        let (op, calls) = stamped(1 << 16, || builder(rank).build());
-        let (op, took) = (op?, start.elapsed());
-        let slow = calls.iter().filter(|call| call.to - call.from > SLOW);
-        for call in slow {
-            let (name, waited) = (call.name().unwrap_or_default(), call.to - call.from);
-            println!("  rank {} waited {waited:?} in {name}", rank.rank());
-        }
+        let op = watched(rank, || builder(rank).tuning(tuning).build())?;
+        let took = start.elapsed();
         assert!(took < KEPT + BOUNDS, "building took {took:?}");
         theirs.wait()?;
         must_be_right(rank, &op)?;
@@ -169,8 +175,11 @@ fn beside(world: &World, taken: impl Fn(u32) -> Taken + Sync) {
     }));
     let (why, took) = &told[0];
     assert_eq!(*why, told[1].0, "all ranks know the same");
-    println!("  built beside it in {took:?}: {}: {why:?}", world.told());
-    if let Some(why) = why {
+    println!(
+        "  built with {tuning:?} beside it in {took:?}: {}: {why:?}",
+        world.told()
+    );
+    if let (Tuning::Quick, Some(why)) = (tuning, why) {
         assert!(why.contains("the trial of candidates gave up"), "{why}");
     }
 }
@@ -178,13 +187,14 @@ fn beside(world: &World, taken: impl Fn(u32) -> Taken + Sync) {
 #[test]
 fn a_communicator_lives_on_whatever_a_kernel_that_keeps_most_sms_makes_of_a_trial() {
     for world in both_ways(2) {
-        beside(&world, Taken::most);
+        beside(&world, Taken::most, Tuning::Off);
+        beside(&world, Taken::most, Tuning::Quick);
     }
 }
 
 #[test]
 fn a_communicator_lives_on_whatever_a_kernel_that_keeps_all_sms_makes_of_a_trial() {
     for world in both_ways(2) {
-        beside(&world, Taken::all);
+        beside(&world, Taken::all, Tuning::Quick);
     }
 }

@@ -26,6 +26,11 @@ impl Communicator {
         Ok(made)
     }
 
+    /// True if some ranks share a GPU, whichever it is.
+    pub(crate) fn any_shares_gpu(&self) -> bool {
+        self.group.any_shares()
+    }
+
     /// Time that a kernel waits for a peer.
     pub(crate) fn patience(&self) -> Duration {
         self.patience.unwrap_or(self.timeout())

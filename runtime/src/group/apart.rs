@@ -70,6 +70,7 @@ impl Group {
         let (rank, world) = (links.rank(), links.world());
         let (gpu, control, all) = introduced(open, sharing, &mut links, deadline)?;
         must_fit(&all)?;
+        let sharing = shared(&all);
         let cells = cells(world);
         let prepared = Prepared::new(&gpu, &control, &all, (rank, cells.end), timeout);
         let Prepared {
@@ -103,6 +104,7 @@ impl Group {
                 .collect(),
         };
         Ok(Group {
+            sharing,
             order: Member::join(heap.gpus(), heap.streams()).map_err(tell)?,
             end: end.clone(),
             ledger: Book::Shared(Rings::new(board, world)),
@@ -330,6 +332,13 @@ fn must_fit(all: &[Has]) -> Result<(), Error> {
     Ok(())
 }
 
+/// True if two ranks have one GPU.
+fn shared(all: &[Has]) -> bool {
+    let uuids = all.iter().filter_map(|has| has.gpu.uuid.as_deref());
+    let mut each = uuids.clone().zip(1..);
+    each.any(|(uuid, next)| uuids.clone().skip(next).any(|other| other == uuid))
+}
+
 /// A process did not hand over what it should.
 fn misshared(rank: u32) -> Error {
     Error::Mismatch {
@@ -449,6 +458,16 @@ mod tests {
         assert_eq!(told(&[one(1, false), has(Some("GPU-2"), 2, false)]), Ok(()));
         assert_eq!(told(&[one(1, true), one(2, true)]), Ok(()));
         assert_eq!(told(&[has(None, 1, false), has(None, 1, false)]), Ok(()));
+        assert!(shared(&[
+            has(Some("GPU-2"), 0, true),
+            one(1, true),
+            one(2, true)
+        ]));
+        assert!(!shared(&[
+            one(1, true),
+            has(None, 1, true),
+            has(None, 2, true)
+        ]));
         let shared = "ranks 0 and 1 on one GPU (GPU-1)";
         for both in [[one(1, false), one(2, true)], [one(1, true), one(2, false)]] {
             assert_eq!(told(&both), Err(shared.into()));

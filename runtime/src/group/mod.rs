@@ -131,6 +131,8 @@ pub(crate) struct Group {
     pool: Mutex<Pool>,
     timeout: Duration,
     queues: Queues,
+    /// True if ranks of this process, or of several, share a GPU.
+    sharing: bool,
     /// The other ranks, if they are processes.
     peers: Option<Arc<Peers>>,
     /// Groups that a split made, until each rank takes its part: by the split's number, and the rank.
@@ -194,7 +196,10 @@ impl Group {
             gpus: gpus.iter().map(|gpu| gpu.ordinal()).collect(),
         };
         let heap = Arc::new(Heap::new(gpus, slots, cells, timeout)?);
+        let mut before = (1..).zip(&queues.gpus);
+        let sharing = before.any(|(next, gpu)| queues.gpus[next..].contains(gpu));
         Ok(Group {
+            sharing,
             order: Member::join(heap.gpus(), heap.streams())?,
             end,
             ledger: Book::Own(Mutex::new(Ledger::new(world as u32))),
@@ -403,6 +408,11 @@ impl Group {
     pub(crate) fn shares(&self, rank: u32) -> bool {
         let on = self.queues.gpus[rank as usize];
         self.queues.gpus.iter().filter(|gpu| **gpu == on).count() > 1
+    }
+
+    /// True if some ranks share a GPU. All ranks are told the same.
+    pub(crate) fn any_shares(&self) -> bool {
+        self.sharing
     }
 
     /// Bytes at the start of every slot that are the communicator's own.

@@ -284,11 +284,8 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     }
 
     /// Sets how much is measured where no winner is known nearby, instead of what the environment variable `COUNTERFLOW_TUNE` says
-    /// (`off`, `quick`, `full`). If neither says anything, it is [`Tuning::Off`]: the model chooses, and the same in every run. Emulated
-    /// ranks measure only what this call asks for.
-    ///
-    /// Measure where no kernel of another library waits for a peer meanwhile: a call of the driver may wait behind such a kernel for as
-    /// long as that runs, and so does this one.
+    /// (`off`, `quick`, `full`). If neither says anything, it is [`Tuning::Quick`], and [`Tuning::Off`] where ranks share a GPU. Emulated
+    /// ranks measure only what this call asks for. With [`Tuning::Off`], the choice is the same in every run.
     ///
     /// Candidates run in a communicator of their own, with memory of their own that [`Workspace::tuning`] tells and that is free again
     /// when [`OpBuilder::build`] returns. Where it is not there, nothing is measured and the model chooses. A candidate waits for a

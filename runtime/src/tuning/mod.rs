@@ -1,5 +1,4 @@
-//! Measured choice: where no winner is known nearby and somebody asks for it, building an op times a few candidates on the GPUs
-//! at hand.
+//! Measured choice: where no winner is known nearby, building an op times a few candidates on the GPUs at hand.
 //!
 //! The candidates differ in what the model is least sure of: tiles, how warpgroups share them, and schedules of a family. All
 //! ranks measure the same ones at the same time, and the time of the slowest rank counts. What wins is kept in the user's table
@@ -14,7 +13,6 @@ pub(crate) use effort::Effort;
 pub(crate) use times::{GaveUp, Times, Tried, agreed, read, text};
 
 use crate::error::Error;
-use std::ffi::OsString;
 use std::fmt;
 use std::time::Duration;
 
@@ -22,7 +20,7 @@ use std::time::Duration;
 const VARIABLE: &str = "COUNTERFLOW_TUNE";
 
 /// Effort that [`OpBuilder::build`](crate::OpBuilder::build) spends on measurements where no winner is known nearby. If nobody says
-/// anything, it is [`Tuning::Off`].
+/// anything, it is [`Tuning::Quick`] for ranks with a GPU each, and [`Tuning::Off`] for others.
 ///
 /// ```
 /// use counterflow::{Communicator, schedules::AgGemmOp, tuning::Tuning};
@@ -35,11 +33,9 @@ const VARIABLE: &str = "COUNTERFLOW_TUNE";
 /// })?;
 /// # Ok::<(), counterflow::Error>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tuning {
-    /// Nothing: the model chooses, and the same in every run. The default: a measurement makes calls of the driver that may wait
-    /// behind another library's kernel for as long as that runs.
-    #[default]
+    /// Nothing: the model chooses, and the same in every run.
     Off,
     /// Up to 8 candidates for about 150 ms of GPU time an op and bucket: the best of each kind of tile, then others. Compiling comes
     /// on top. Each is launched 7 times at least, so of launches that take milliseconds there are fewer candidates, and beyond
@@ -65,7 +61,7 @@ impl Tuning {
     /// ```
     /// use counterflow::tuning::Tuning;
     ///
-    /// let tuning = Tuning::from_env()?.unwrap_or_default(); // what an op does that is told nothing
+    /// let tuning = Tuning::from_env()?.unwrap_or(Tuning::Quick); // what an op does that is told nothing
     /// println!("{tuning}");
     /// # Ok::<(), counterflow::Error>(())
     /// ```
@@ -73,11 +69,7 @@ impl Tuning {
     /// # Errors
     /// [`Error::Usage`] for another word than `off`, `quick` and `full`.
     pub fn from_env() -> Result<Option<Tuning>, Error> {
-        Tuning::said(std::env::var_os(VARIABLE))
-    }
-
-    fn said(said: Option<OsString>) -> Result<Option<Tuning>, Error> {
-        let said = said.filter(|said| !said.is_empty());
+        let said = std::env::var_os(VARIABLE).filter(|said| !said.is_empty());
         let said = said.map(|said| said.to_string_lossy().into_owned());
         said.map(|said| Tuning::named(&said)).transpose()
     }
@@ -106,6 +98,15 @@ impl Tuning {
         }
     }
 
+    /// Effort of an op whose builder was told nothing, by what the environment says. GPUs that ranks share have no speed worth
+    /// knowing.
+    pub(crate) fn unless_asked(said: Option<Tuning>, sharing: bool) -> Tuning {
+        said.unwrap_or(match sharing {
+            true => Tuning::Off,
+            false => Tuning::Quick,
+        })
+    }
+
     /// Seconds of GPU time, beyond which candidates are launched only as often as a median needs.
     pub(crate) fn budget(self) -> f64 {
         match self {
@@ -126,16 +127,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_op_measures_only_where_somebody_asks() {
-        let effort = |said: Option<&str>| {
-            let said = Tuning::said(said.map(OsString::from));
-            said.expect("a word or none").unwrap_or_default()
-        };
-        assert_eq!(effort(None), Tuning::Off);
-        assert_eq!(effort(Some("")), Tuning::Off);
-        assert_eq!(effort(Some("quick")), Tuning::Quick);
-        assert_eq!(effort(Some("full")), Tuning::Full);
-        assert_eq!(effort(Some("off")), Tuning::Off);
+    fn ops_measure_unless_somebody_says_otherwise_or_ranks_share_a_gpu() {
+        assert_eq!(Tuning::unless_asked(None, false), Tuning::Quick);
+        assert_eq!(Tuning::unless_asked(None, true), Tuning::Off);
+        for sharing in [false, true] {
+            for said in [Tuning::Off, Tuning::Quick, Tuning::Full] {
+                assert_eq!(Tuning::unless_asked(Some(said), sharing), said);
+            }
+        }
     }
 
     #[test]

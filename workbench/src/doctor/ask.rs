@@ -44,7 +44,7 @@ pub(super) fn facts() -> Facts {
             user: rows(Tuned::of_user()),
         },
         tuning: Tuning::from_env()
-            .map(|said| said.unwrap_or_default())
+            .map(|said| said.unwrap_or(Tuning::Quick))
             .map_err(Problem::from),
         visible: variable("CUDA_VISIBLE_DEVICES"),
         imex: has_entries(Path::new("/dev/nvidia-caps-imex-channels")),

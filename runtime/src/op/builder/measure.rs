@@ -37,7 +37,10 @@ impl<S: Launcher> OpBuilder<'_, S> {
             Some(tuning) => Ok(tuning),
             // Emulated GPUs have no speed worth knowing.
             None if self.rank.gpu().is_emulated() => Ok(Tuning::Off),
-            None => Ok(Tuning::from_env()?.unwrap_or_default()),
+            None => Ok(Tuning::unless_asked(
+                Tuning::from_env()?,
+                self.rank.any_shares_gpu(),
+            )),
         }
     }
 

@@ -108,9 +108,9 @@ pub(super) fn choices(facts: &Facts) -> Vec<Finding> {
         found.push(Finding::bad(&why.what, &why.help));
     }
     // A word that nobody knows is told above.
-    let tuning = facts.tuning.as_ref().copied().unwrap_or_default();
+    let tuning = facts.tuning.as_ref().copied().unwrap_or(Tuning::Quick);
     let otherwise = match tuning {
-        Tuning::Off => "the model chooses".to_owned(),
+        Tuning::Off => "the model chooses (COUNTERFLOW_TUNE=off)".to_owned(),
         Tuning::Quick | Tuning::Full => format!("ops measure when they are built ({tuning})"),
     };
     let rows = |of: &Result<BTreeMap<String, usize>, _>, gpu: &str| {
@@ -126,7 +126,7 @@ pub(super) fn choices(facts: &Facts) -> Vec<Finding> {
         match (shipped + own, tuning) {
             (0, Tuning::Off) => Finding::note(
                 format!("no winner was measured on this GPU: {otherwise}"),
-                "COUNTERFLOW_TUNE=quick lets ops measure when they are built; or `bench --sweep` measures winners and keeps them",
+                "unset COUNTERFLOW_TUNE, so that ops measure when they are built; or `bench --sweep` measures winners and keeps them",
             ),
             (0, Tuning::Quick | Tuning::Full) => {
                 Finding::good(format!("no winner was measured on this GPU yet: {otherwise}"))
