@@ -169,7 +169,10 @@ fn case(clock: &Clock<'_>, job: &Job, built: Built) -> Result<Map<String, Value>
     let bound = BOUND[usize::from(job.recipe().is_some())];
     let wrong = |apart: &Option<Vec<f64>>| {
         let apart = apart.iter().flatten();
-        apart.copied().step_by(2).any(|norm| norm.is_nan() || norm > bound)
+        apart
+            .copied()
+            .step_by(2)
+            .any(|norm| norm.is_nan() || norm > bound)
     };
     let before = compared(&mut running)?;
     result.insert("err".into(), json!(before));
