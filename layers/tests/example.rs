@@ -1,28 +1,33 @@
-//! The example that users know from TransformerEngine, on emulated ranks.
+//! The examples on emulated ranks: what users know from TransformerEngine, and the times of layers.
 
+#[path = "../examples/layer_times/apart.rs"]
+mod apart;
 #[path = "../examples/layer/wait.rs"]
 mod wait;
 
-use counterflow::{Communicator, Error};
+use counterflow::{Communicator, Error, prelude::bf16};
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
 
 /// What `cargo test` builds.
-fn example() -> PathBuf {
+fn example(name: &str) -> PathBuf {
     let mut path = std::env::current_exe().expect("this program");
     path.pop();
     path.pop();
-    path.push("examples/layer");
-    let help =
-        "`cargo build -p counterflow-layers --example layer` builds it, and so does `cargo test`";
+    path.push(format!("examples/{name}"));
+    let help = "`cargo build -p counterflow-layers --examples` builds it, and so does `cargo test`";
     assert!(path.exists(), "{help}");
     path
 }
 
 fn run(arguments: &str) -> Output {
-    let mut command = Command::new(example());
+    run_of("layer", arguments)
+}
+
+fn run_of(name: &str, arguments: &str) -> Output {
+    let mut command = Command::new(example(name));
     command.args(arguments.split_whitespace());
     command.env("CUDA_VISIBLE_DEVICES", "");
     command.output().expect("started")
@@ -162,7 +167,7 @@ fn nccl_averages_only_where_multicast_is_forbidden() {
         ("CUBLASMP_DISABLE_MULTICAST", "1"),
     ];
     let told = |set: &[(&str, &str)]| {
-        let mut command = Command::new(example());
+        let mut command = Command::new(example("layer"));
         let small =
             "--ranks 2 --num-replicas 2 --nccl --iters 1 --seq-length 4 --hidden 32 --head-dim 8";
         command
@@ -248,4 +253,94 @@ fn what_is_not_there_is_refused() {
         let said = text(&done.stderr);
         assert!(said.contains(wanted), "{arguments}: {said}");
     }
+}
+
+/// Each case is compared and timed; what is not asked for is not there. Emulated ranks have no graphs of layers, and it says so.
+#[test]
+fn layers_are_compared_and_timed() {
+    let file = std::env::temp_dir().join(format!("layer_times_{}.json", std::process::id()));
+    let only = "bf16.16.none.qkvproj,bf16.16.p2p.qkvproj,fp8bl.16.auto.swiglu";
+    let arguments = format!(
+        "--emulated --samples 3 --warm 0 --only {only} --json {}",
+        file.display()
+    );
+    let done = run_of("layer_times", &arguments);
+    let said = text(&done.stdout) + &text(&done.stderr);
+    assert!(done.status.success(), "{said}");
+    let found = std::fs::read_to_string(&file).expect("results");
+    drop(std::fs::remove_file(&file));
+    let found: serde_json::Value = serde_json::from_str(&found).expect("JSON");
+    let results = found["results"].as_object().expect("cases");
+    assert_eq!(
+        Vec::from_iter(results.keys()),
+        Vec::from_iter(only.split(','))
+    );
+    for (name, of) in results {
+        let is_attention = name.ends_with("qkvproj");
+        let cells = of["cells"].as_object().expect("cells");
+        let kinds = if is_attention {
+            &["f", "b", "q", "p"][..]
+        } else {
+            &["f", "b"]
+        };
+        assert_eq!(cells.len(), 2 * kinds.len(), "{name}: {cells:?}");
+        for kind in kinds
+            .iter()
+            .flat_map(|kind| [format!("{kind}e"), format!("{kind}h")])
+        {
+            let cell: Vec<f64> = serde_json::from_value(cells[&kind].clone()).expect("numbers");
+            let [median, p10, p90] = cell[..] else {
+                panic!("{name} {kind}: {cell:?}");
+            };
+            assert!(
+                0.0 < p10 && p10 <= median && median <= p90,
+                "{name} {kind}: {cell:?}"
+            );
+        }
+        assert!(of["graph_error"].is_string(), "{name}");
+        for key in ["err", "err2"] {
+            // Overlap changes no bit.
+            let apart: Option<[f64; 4]> = serde_json::from_value(of[key].clone()).expect("numbers");
+            let wanted = (!name.contains(".none.")).then_some([0.0; 4]);
+            assert_eq!(apart, wanted, "{name} {key}");
+        }
+        let fused = of["products"].as_array().expect("products").iter();
+        let fused = fused.filter(|product| product.as_str().expect("a text").contains(", fused"));
+        assert_eq!(fused.count() > 0, !name.contains(".none."), "{name}");
+    }
+    let none = run_of("layer_times", "--emulated --only bf16.7");
+    assert!(!none.status.success(), "nothing was timed");
+}
+
+#[test]
+fn results_that_are_apart_or_no_numbers_are_seen() {
+    let rank = &Communicator::emulated(1).expect("a rank")[0];
+    let tensor = |changed: Option<(usize, f32)>| {
+        let mut values = [bf16::from_f32(2.0); 130 * 8];
+        if let Some((at, value)) = changed {
+            values[at] = bf16::from_f32(value);
+        }
+        let tensor = rank.zeros::<bf16>([130, 8])?;
+        tensor.write(&values)?;
+        Ok::<_, Error>(tensor)
+    };
+    let apart = |changed, part| {
+        let mut apart = apart::Apart::default();
+        apart.add((&tensor(changed)?, &tensor(None)?), part, bf16::to_f64)?;
+        Ok::<_, Error>([apart.norm, apart.most])
+    };
+    assert_eq!(apart(None, 1).expect("read"), [0.0; 2]);
+    let [norm, most] = apart(Some((129 * 8, 3.0)), 1).expect("read");
+    assert_eq!(most, 0.5);
+    assert!(
+        (norm - 1.0 / (4.0 * 1040f64).sqrt()).abs() < 1e-12,
+        "{norm}"
+    );
+    for value in [f32::NAN, f32::INFINITY] {
+        let found = apart(Some((7, value)), 1).expect("read");
+        assert!(found.iter().all(|of| !of.is_finite()), "{found:?}");
+    }
+    // Of three blocks of 64 rows, the second is left out.
+    assert_eq!(apart(Some((64 * 8, f32::NAN)), 2).expect("read"), [0.0; 2]);
+    assert!(apart(Some((128 * 8, f32::NAN)), 2).expect("read")[0].is_nan());
 }
