@@ -32,7 +32,7 @@ impl<'a> Attempt<'a> {
     ///
     /// # Errors
     /// As there.
-    pub fn write(&self, entry: Entry) -> Result<u64, Error> {
+    pub fn write(&self, entry: &Entry) -> Result<u64, Error> {
         self.enters();
         let launch = self.rank.write(entry)?;
         self.rank.launches()?;

@@ -363,7 +363,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Mismatch`] if a peer launches something else: then every rank gets it, and the communicator is dead.
-    pub(crate) fn write(&self, entry: Entry) -> Result<u64, Error> {
+    pub(crate) fn write(&self, entry: &Entry) -> Result<u64, Error> {
         let launch = self.group.write(self.rank, entry)?;
         self.goes_on();
         Ok(launch)

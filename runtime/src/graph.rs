@@ -224,7 +224,7 @@ fn checked(
         // The rank has the turn, so they follow one another.
         let mut written: Option<RangeInclusive<u64>> = None;
         for entry in entries.clone() {
-            let launch = attempt.write(*entry)?;
+            let launch = attempt.write(entry)?;
             let first = written.map_or(launch, |written| *written.start());
             written = Some(first..=launch);
         }

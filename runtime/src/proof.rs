@@ -164,7 +164,12 @@ impl Proven {
 impl Proof {
     /// The model's time of the largest launch, in seconds.
     pub(crate) fn predicted(&self, machine: &Machine) -> f64 {
-        tuned::predicted(self.series.kernel(), &self.largest, machine)
+        let kernel = self.series.kernel();
+        // A plan keeps the steps that the model walks through, so it gets one of its own: a large op has millions.
+        let plan = self.series.plan(self.series.most());
+        plan.map_or(f64::INFINITY, |plan| {
+            tuned::predicted(kernel, &plan, machine)
+        })
     }
 
     fn of(asked: &Asked<'_>) -> Result<Proof, Error> {

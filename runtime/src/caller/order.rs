@@ -31,7 +31,7 @@ pub(crate) struct Order<'a> {
 
 impl<'a> Caller<'a> {
     /// What a launch of that rank joins, which this thread makes now.
-    pub(crate) fn order(&self, rank: &Communicator) -> Order<'a> {
+    pub(crate) fn order(self, rank: &Communicator) -> Order<'a> {
         let joins_own = match &self.0 {
             Kind::Rank(other) => other.is(rank),
             Kind::Stream(stream) => stream.is(rank.own_stream()),
@@ -39,7 +39,7 @@ impl<'a> Caller<'a> {
         };
         let own = joins_own.then(|| rank.own().recording()).flatten();
         Order {
-            kind: self.0.clone(),
+            kind: self.0,
             own: own.and_then(|recording| recording.itself().downcast().ok()),
         }
     }

@@ -110,9 +110,12 @@ impl Told {
         bytes.iter_mut().zip(all).for_each(|(to, from)| *to = from);
     }
 
-    /// True if it is complete: a kernel sets `written` last.
-    pub(crate) fn is_written(&self) -> bool {
-        self.written != 0
+    /// Bytes at the start of a record that say whether it is complete.
+    pub(crate) const WRITTEN: usize = size_of::<u32>();
+
+    /// True if a record that begins so is complete: a kernel sets `written` last.
+    pub(crate) fn is_written(first: [u8; Told::WRITTEN]) -> bool {
+        first != [0; Told::WRITTEN]
     }
 
     /// Reason that it gave up. A number that no kernel writes counts as the time limit.
@@ -266,6 +269,15 @@ impl<T: Copy + Default> Pinned<T> {
     pub(crate) fn set(&self, value: T) {
         // SAFETY: the memory lives as long as this. Who shares it with a writer on a GPU stores nothing.
         unsafe { self.host.write_volatile(value) };
+    }
+}
+
+impl Pinned<Told> {
+    /// True if a record is complete, without the rest of it.
+    pub(crate) fn is_written(&self) -> bool {
+        // SAFETY: the memory lives as long as this, and a record begins with these bytes.
+        let first = unsafe { self.host.cast::<u32>().read_volatile() };
+        Told::is_written(first.to_ne_bytes())
     }
 }
 

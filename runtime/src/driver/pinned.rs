@@ -8,6 +8,9 @@ use crate::shared::Segment;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
+/// Bytes of a value, at most. Each launch reads every rank's record, so there they need no memory of their own.
+const MOST: usize = 64;
+
 /// A value in host memory that GPUs reach.
 #[derive(Debug)]
 pub(crate) enum Pinned<T> {
@@ -52,9 +55,10 @@ impl<T: Plain> Pinned<T> {
             Pinned::Cuda(pinned) => pinned.get(),
             Pinned::Emulated(pinned) => pinned.get(),
             Pinned::Shared(segment, offset, _) => {
-                let mut bytes = vec![0; T::BYTES];
-                segment.read(*offset, &mut bytes);
-                T::parse(&bytes)
+                let mut all = [0; MOST];
+                let bytes = &mut all[..T::BYTES];
+                segment.read(*offset, bytes);
+                T::parse(bytes)
             }
         }
     }
@@ -65,9 +69,10 @@ impl<T: Plain> Pinned<T> {
             Pinned::Cuda(pinned) => pinned.set(value),
             Pinned::Emulated(pinned) => pinned.set(value),
             Pinned::Shared(segment, offset, _) => {
-                let mut bytes = vec![0; T::BYTES];
-                value.record(&mut bytes);
-                segment.write(*offset, &bytes);
+                let mut all = [0; MOST];
+                let bytes = &mut all[..T::BYTES];
+                value.record(bytes);
+                segment.write(*offset, bytes);
             }
         }
     }
@@ -77,9 +82,17 @@ impl<T: Plain> Pinned<T> {
 pub(crate) type Record = Pinned<Told>;
 
 impl Record {
-    /// The report, if there is one.
+    /// The report, if there is one. Each launch asks, so the rest is read only where it is.
     pub fn stall(&self) -> Option<Told> {
-        let written = self.get().is_written();
+        let written = match self {
+            Pinned::Cuda(record) => record.is_written(),
+            Pinned::Emulated(record) => record.is_written(),
+            Pinned::Shared(segment, offset, _) => {
+                let mut first = [0; Told::WRITTEN];
+                segment.read(*offset, &mut first);
+                Told::is_written(first)
+            }
+        };
         fence(Ordering::Acquire);
         written.then(|| self.get())
     }

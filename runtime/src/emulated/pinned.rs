@@ -87,6 +87,18 @@ impl<T: Plain> Pinned<T> {
     }
 }
 
+impl Pinned<Told> {
+    /// True if a record is complete, once the machine went as far as it gets.
+    pub fn is_written(&self) -> bool {
+        let mut state = self.machine.lock();
+        // As above.
+        let _ = self.machine.ask(&mut state);
+        let bytes = state.memory.bytes(self.at, Told::WRITTEN as u64);
+        let first = bytes.map(|bytes| std::array::from_fn(|at| bytes[at]));
+        first.is_ok_and(Told::is_written)
+    }
+}
+
 impl<T> Drop for Pinned<T> {
     fn drop(&mut self) {
         let mut state = self.machine.lock();

@@ -296,15 +296,15 @@ impl End {
     /// Reason that the communicator ended, if it has.
     pub(crate) fn verdict(&self) -> Option<Verdict> {
         let mut verdict = lock(&self.verdict);
-        if verdict.is_none() {
-            let first = self.said().or_else(|| self.recorded());
-            *verdict = first.map(|first| self.say(first));
-            if let Some(first) = &*verdict {
-                self.log(first);
-                self.word.set(1);
-            }
+        if let Some(known) = &*verdict {
+            return Some(known.clone());
         }
-        verdict.clone()
+        let first = self.said().or_else(|| self.recorded())?;
+        let first = self.say(first);
+        self.log(&first);
+        *verdict = Some(first.clone());
+        self.word.set(1);
+        Some(first)
     }
 
     fn log(&self, first: &Verdict) {

@@ -262,7 +262,7 @@ impl Ledger {
     }
 
     /// Writes a rank's next launch and gives its number, or says why it must not run.
-    pub fn write(&mut self, rank: u32, entry: Entry) -> Result<u64, Refused> {
+    pub fn write(&mut self, rank: u32, entry: &Entry) -> Result<u64, Refused> {
         let launch = self.written[rank as usize];
         let mut ranks = (0..).zip(&self.written);
         if let Some((rank, made)) = ranks.find(|(_, written)| **written + AHEAD <= launch) {
@@ -279,15 +279,15 @@ impl Ledger {
         let known = self.written.iter().any(|written| *written > launch);
         let place = &mut self.ring[(launch % AHEAD) as usize];
         match place {
-            Some(first) if known && first.1 != entry && !undone(Fix::Ledger) => {
+            Some(first) if known && first.1 != *entry && !undone(Fix::Ledger) => {
                 return Err(Refused::Differs(Box::new(Difference {
                     launch,
                     first: *first,
-                    second: (rank, entry),
+                    second: (rank, *entry),
                 })));
             }
             Some(_) if known => {}
-            Some(_) | None => *place = Some((rank, entry)),
+            Some(_) | None => *place = Some((rank, *entry)),
         }
         self.written[rank as usize] += 1;
         Ok(launch)
@@ -323,7 +323,7 @@ mod tests {
             (0, a(), 2),
             (1, b(), 1),
         ] {
-            assert_eq!(ledger.write(rank, entry), Ok(launch));
+            assert_eq!(ledger.write(rank, &entry), Ok(launch));
         }
         assert_eq!(ledger.written, [3, 2]);
     }
@@ -331,9 +331,9 @@ mod tests {
     #[test]
     fn another_order_is_refused_with_both_sides() {
         let mut ledger = Ledger::new(2);
-        assert_eq!(ledger.write(0, a()), Ok(0));
+        assert_eq!(ledger.write(0, &a()), Ok(0));
         assert_eq!(
-            told(ledger.write(1, b())),
+            told(ledger.write(1, &b())),
             "the ranks differ in launch 0: rank 0 launches ag_gemm (kernel 0), plan 000000000000000a of 512 rows, x at 4096; \
              rank 1 launches gemm_rs (kernel 1), plan 000000000000000b of 512 rows, partial at 8192"
         );
@@ -352,11 +352,11 @@ mod tests {
         for other in others {
             let mut ledger = Ledger::new(3);
             for _ in 0..2 {
-                (0..3).for_each(|rank| assert!(ledger.write(rank, a()).is_ok()));
+                (0..3).for_each(|rank| assert!(ledger.write(rank, &a()).is_ok()));
             }
-            assert_eq!(ledger.write(2, a()), Ok(2));
-            assert_eq!(ledger.write(1, a()), Ok(2));
-            let text = told(ledger.write(0, other));
+            assert_eq!(ledger.write(2, &a()), Ok(2));
+            assert_eq!(ledger.write(1, &a()), Ok(2));
+            let text = told(ledger.write(0, &other));
             assert!(
                 text.contains("launch 2: rank 2") && text.contains("rank 0 launches"),
                 "{text}"
@@ -372,8 +372,8 @@ mod tests {
                 .at("u", last)
         };
         let mut ledger = Ledger::new(2);
-        assert_eq!(ledger.write(0, many(1)), Ok(0));
-        assert!(told(ledger.write(1, many(2))).contains("8 tensors in all"));
+        assert_eq!(ledger.write(0, &many(1)), Ok(0));
+        assert!(told(ledger.write(1, &many(2))).contains("8 tensors in all"));
     }
 
     #[test]
@@ -381,7 +381,7 @@ mod tests {
         let mut ledger = Ledger::new(2);
         let entry = |launch: u64| Entry::new("k", 0, launch, 1);
         for launch in 0..AHEAD {
-            assert_eq!(ledger.write(0, entry(launch)), Ok(launch));
+            assert_eq!(ledger.write(0, &entry(launch)), Ok(launch));
         }
         let behind = Behind {
             rank: 1,
@@ -389,10 +389,10 @@ mod tests {
             next: AHEAD,
             wanted: 1,
         };
-        assert_eq!(ledger.write(0, entry(AHEAD)), Err(Refused::Behind(behind)));
+        assert_eq!(ledger.write(0, &entry(AHEAD)), Err(Refused::Behind(behind)));
         for launch in 0..2 * AHEAD {
-            assert_eq!(ledger.write(1, entry(launch)), Ok(launch));
-            assert_eq!(ledger.write(0, entry(launch + AHEAD)), Ok(launch + AHEAD));
+            assert_eq!(ledger.write(1, &entry(launch)), Ok(launch));
+            assert_eq!(ledger.write(0, &entry(launch + AHEAD)), Ok(launch + AHEAD));
         }
     }
 

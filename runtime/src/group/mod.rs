@@ -161,7 +161,7 @@ impl Book {
         }
     }
 
-    fn write(&self, rank: u32, entry: Entry) -> Result<u64, Refused> {
+    fn write(&self, rank: u32, entry: &Entry) -> Result<u64, Refused> {
         match self {
             Book::Own(ledger) => lock(ledger).write(rank, entry),
             Book::Shared(rings) => rings.write(rank, entry),
@@ -446,7 +446,7 @@ impl Group {
     ///
     /// # Errors
     /// The communicator is dead, or a peer's launch of the same number differs: then it is dead from now on.
-    pub(crate) fn write(&self, rank: u32, entry: Entry) -> Result<u64, Error> {
+    pub(crate) fn write(&self, rank: u32, entry: &Entry) -> Result<u64, Error> {
         const PAUSE: Duration = Duration::from_micros(50);
         let mut end = None;
         loop {
@@ -462,7 +462,7 @@ impl Group {
                 Err(Refused::Behind(behind)) => {
                     let end = *end.get_or_insert_with(|| Instant::now() + self.timeout);
                     if Instant::now() > end {
-                        return Err(self.die(too_far_ahead(rank, &entry, behind)));
+                        return Err(self.die(too_far_ahead(rank, entry, behind)));
                     }
                 }
             }

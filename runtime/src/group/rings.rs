@@ -38,7 +38,7 @@ impl Rings {
     }
 
     /// Writes a rank's next launch and gives its number, or says why it must not run. One at a time of each rank.
-    pub fn write(&self, rank: u32, entry: Entry) -> Result<u64, Refused> {
+    pub fn write(&self, rank: u32, entry: &Entry) -> Result<u64, Refused> {
         let launch = self.next(rank);
         for peer in 0..self.world {
             // What a peer has yet to compare is not written over.
@@ -65,11 +65,11 @@ impl Rings {
             let theirs = Entry::of(std::array::from_fn(|at| {
                 self.place(peer, launch, at).load(Ordering::Relaxed)
             }));
-            if theirs != entry {
+            if theirs != *entry {
                 return Err(Refused::Differs(Box::new(Difference {
                     launch,
                     first: (peer, theirs),
-                    second: (rank, entry),
+                    second: (rank, *entry),
                 })));
             }
         }
@@ -106,9 +106,9 @@ mod tests {
         let rings = rings(2);
         let entry = |plan| Entry::new("k", 0, plan, 1).at("x", 1024);
         for (rank, launch) in [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)] {
-            assert_eq!(rings.write(rank, entry(launch)), Ok(launch));
+            assert_eq!(rings.write(rank, &entry(launch)), Ok(launch));
         }
-        match rings.write(0, entry(7)) {
+        match rings.write(0, &entry(7)) {
             Err(Refused::Differs(difference)) => {
                 let told = difference.to_string();
                 assert!(
@@ -125,14 +125,14 @@ mod tests {
         let rings = rings(2);
         let entry = |plan| Entry::new("k", 0, plan, 1);
         for launch in 0..AHEAD {
-            assert_eq!(rings.write(0, entry(launch)), Ok(launch));
+            assert_eq!(rings.write(0, &entry(launch)), Ok(launch));
         }
         assert!(
-            matches!(rings.write(0, entry(AHEAD)), Err(Refused::Behind(behind)) if behind.rank == 1)
+            matches!(rings.write(0, &entry(AHEAD)), Err(Refused::Behind(behind)) if behind.rank == 1)
         );
         for launch in 0..2 * AHEAD {
-            assert_eq!(rings.write(1, entry(launch)), Ok(launch));
-            assert_eq!(rings.write(0, entry(launch + AHEAD)), Ok(launch + AHEAD));
+            assert_eq!(rings.write(1, &entry(launch)), Ok(launch));
+            assert_eq!(rings.write(0, &entry(launch + AHEAD)), Ok(launch + AHEAD));
         }
     }
 }

@@ -23,9 +23,7 @@ pub(crate) struct Ready<'a> {
     tensors: &'a Tensors,
     /// State whose latest parameters, table and copies are this launch's.
     state: MutexGuard<'a, State>,
-    /// For the ledger, if a peer waits for it.
-    entry: Option<Entry>,
-    /// Its number there, once it is written.
+    /// Its number in the ledger, once it is written.
     written: Option<u64>,
 }
 
@@ -59,7 +57,7 @@ impl Loaded {
         } = &mut *state;
         let capturing = how.records;
         let arrivals = tables.of(rank, &self.pipeline, plan, (&self.cells, &how), capturing)?;
-        let prepared = prepared.of((Which::of(plan), arrivals), tensors.places(), || {
+        prepared.of((Which::of(plan), arrivals), tensors.places(), || {
             self.admit(rank, plan)?;
             let mut parameters = Parameters::default();
             match &self.code {
@@ -74,8 +72,6 @@ impl Loaded {
             }
             Ok((parameters, self.entry(rank, plan, tensors)))
         })?;
-        // A captured launch is compared at each replay.
-        let entry = prepared.entry.filter(|_| !capturing);
         if let Some(cells) = &self.placed.cells {
             cells.ready(rank.rank())?;
         }
@@ -95,7 +91,6 @@ impl Loaded {
             plan,
             tensors,
             state,
-            entry,
             written: None,
         })
     }
@@ -108,13 +103,19 @@ impl Ready<'_> {
         (own + self.how.follower).min(self.rank.gpu().sms())
     }
 
+    /// Its entry in the ledger, if a peer waits for it. A captured launch is compared at each replay.
+    fn entry(&self) -> Option<&Entry> {
+        let entry = self.state.prepared.latest().entry.as_ref();
+        entry.filter(|_| !self.how.records)
+    }
+
     /// Lets peers know of it. Nobody waits for a launch without an entry, so a rank that does not make it is not missed.
     /// From here on the host waits for nobody.
     ///
     /// # Errors
     /// As [`Attempt::write`](crate::attempt::Attempt::write).
     pub fn write(&mut self) -> Result<(), Error> {
-        let written = self.entry.map(|entry| self.how.attempt.write(entry));
+        let written = self.entry().map(|entry| self.how.attempt.write(entry));
         self.written = written.transpose()?;
         Ok(())
     }
@@ -130,7 +131,6 @@ impl Ready<'_> {
             rank,
             how,
             plan,
-            entry,
             written,
             ..
         } = self;
@@ -146,13 +146,14 @@ impl Ready<'_> {
         };
         let order = |launch: u64| rank.order(how.current, launch..=launch, ctas);
         let _enqueueing = written.map(order).transpose()?;
-        if let (Some(launch), Some(entry)) = (written, &entry) {
+        let prepared = prepared.latest();
+        if let (Some(launch), Some(entry)) = (written, &prepared.entry) {
             how.attempt.compare(launch, entry)?;
         }
         let Parameters {
             arguments,
             emulated,
-        } = &prepared.latest().parameters;
+        } = &prepared.parameters;
         let kernel = || match &loaded.code {
             Code::Cuda {
                 source, function, ..

@@ -59,14 +59,23 @@ impl Tensors {
         Tensors::default()
     }
 
+    /// None yet, of so many that there will be.
+    pub(crate) fn of(count: usize) -> Tensors {
+        Tensors {
+            places: SmallVec::from_elem(None, count),
+            ..Tensors::default()
+        }
+    }
+
     pub(crate) fn put(&mut self, tensor: TensorId, place: Placement) {
         let index = tensor.index();
         if self.places.len() <= index {
             self.places.resize(index + 1, None);
         }
-        self.places[index] = Some(place);
-        self.held.retain(|(held, _)| *held != tensor);
-        self.own.retain(|(own, _)| *own != tensor);
+        if self.places[index].replace(place).is_some() {
+            self.held.retain(|(held, _)| *held != tensor);
+            self.own.retain(|(own, _)| *own != tensor);
+        }
     }
 
     /// A tensor that a launch of that rank may not have, if there is one, and where it is.

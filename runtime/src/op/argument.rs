@@ -268,7 +268,7 @@ pub(super) fn check_one(
     given: &Given,
 ) -> Result<(), Error> {
     let buffer = &kernel.buffers[tensor.index()];
-    let name = called(kernel, tensor);
+    let name = || called(kernel, tensor);
     let needs = &planned.needs[tensor.index()];
     let refuse = |what: String, legal: String| Err(Error::Usage { what, legal });
     match given.home {
@@ -276,13 +276,13 @@ pub(super) fn check_one(
         Home::Own if !needs.in_heap => {}
         Home::Own => {
             return refuse(
-                format!("{name} is not in the symmetric heap"),
+                format!("{} is not in the symmetric heap", name()),
                 "`allocate` it: peers address it".into(),
             );
         }
         Home::Elsewhere(what) => {
             return refuse(
-                format!("{name} is memory of {what}"),
+                format!("{} is memory of {what}", name()),
                 "give memory of the rank that built the op: of its communicator and its GPU".into(),
             );
         }
@@ -290,7 +290,7 @@ pub(super) fn check_one(
     if given.dtype != Some(needs.dtype) {
         let held = given.dtype.map_or("no tensor's type", Dtype::name);
         return refuse(
-            format!("the elements of {name} are {held}"),
+            format!("the elements of {} are {held}", name()),
             format!(
                 "this op was built for {} there; `OpBuilder::dtype` chooses the type",
                 needs.dtype
@@ -321,14 +321,15 @@ pub(super) fn check_one(
         return refuse(
             match given.extent {
                 Extent::Shaped([held_rows, held_columns]) => {
-                    format!("{name} is {held_rows} x {held_columns}")
+                    format!("{} is {held_rows} x {held_columns}", name())
                 }
-                Extent::Flat(held) => format!("{name} has {held} elements"),
+                Extent::Flat(held) => format!("{} has {held} elements", name()),
             },
             format!("give {rows} x {columns} for {}; {rest}", planned.plan.shape),
         );
     }
     if takes_mut(buffer) && !given.writable {
+        let name = name();
         return refuse(
             format!("{name} is an output and was given by a shared reference, or may only be read"),
             format!("give `&mut` of memory that may be written: the launch writes {name}"),
@@ -445,7 +446,11 @@ pub(super) fn same(kernel: &Kernel, name: &str) -> Option<TensorId> {
 pub(super) fn check_all(kernel: &Kernel, given: &[TensorId]) -> Result<(), Error> {
     let given = |at: usize| given.iter().any(|id| id.index() == at);
     let all = kernel.buffers.iter().enumerate();
-    let absent = all.filter(|(at, buffer)| !buffer.is_scratch() && !given(*at));
+    let mut absent = all.filter(|(at, buffer)| !buffer.is_scratch() && !given(*at));
+    let Some(first) = absent.next() else {
+        return Ok(());
+    };
+    let absent = std::iter::once(first).chain(absent);
     let (named, planes): (Vec<_>, Vec<_>) = absent.partition(|(_, buffer)| is_named(buffer));
     if let [(at, plane), ..] = planes[..]
         && named.is_empty()

@@ -63,13 +63,41 @@ impl<S> Clone for Op<S> {
     }
 }
 
+/// Plans of an op's launches, by their rows, columns and depth.
+#[derive(Debug, Default)]
+pub(super) struct Plans {
+    all: HashMap<[u32; 3], Arc<Planned>>,
+    /// The one that was asked for last: most launches are as large as the one before.
+    latest: Option<([u32; 3], Arc<Planned>)>,
+}
+
+impl Plans {
+    fn get(&mut self, sizes: [u32; 3]) -> Option<Arc<Planned>> {
+        let latest = self.latest.as_ref();
+        if let Some((_, planned)) = latest.filter(|(known, _)| *known == sizes) {
+            return Some(planned.clone());
+        }
+        let planned = self.all.get(&sizes)?.clone();
+        self.latest = Some((sizes, planned.clone()));
+        Some(planned)
+    }
+
+    fn keep(&mut self, sizes: [u32; 3], planned: &Arc<Planned>) {
+        let held: usize = self.all.values().map(|known| known.arrivals()).sum();
+        if self.all.len() >= PLANS || held > MOST_ARRIVALS {
+            self.all.clear();
+        }
+        self.all.insert(sizes, planned.clone());
+        self.latest = Some((sizes, planned.clone()));
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Inner {
     pub rank: Arc<Communicator>,
     /// By the rows that they are for, the fewest first. There is one at least.
     pub buckets: Vec<Bucket>,
-    /// By the rows, columns and depth of the launch.
-    pub plans: Mutex<HashMap<[u32; 3], Arc<Planned>>>,
+    pub plans: Mutex<Plans>,
     /// True if the caller vouches for what else is in the rank's stream.
     pub early: bool,
     /// SMs of the rank's share that launches leave to others.
@@ -140,7 +168,7 @@ pub(super) fn tensors_of(
     given: impl Fn(usize, TensorId, &mut Tensors),
     between: Option<&Arc<Local<u8>>>,
 ) -> Tensors {
-    let mut tensors = Tensors::new();
+    let mut tensors = Tensors::of(sources.len());
     for (source, index) in sources.iter().zip(0..) {
         let id = TensorId(index);
         match (source, between) {
@@ -387,8 +415,8 @@ impl Inner {
     pub fn plan(&self, sizes: impl Into<Sizes>) -> Result<Arc<Planned>, Error> {
         let sizes = sizes.into().of(self.largest().proof.series.most());
         let lock = || self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(planned) = lock().get(&sizes) {
-            return Ok(planned.clone());
+        if let Some(planned) = lock().get(sizes) {
+            return Ok(planned);
         }
         let at = self.bucket(sizes[0] as usize);
         let bucket = &self.buckets[at];
@@ -408,12 +436,7 @@ impl Inner {
                 planned.with_stages(plans)
             }
         });
-        let mut plans = lock();
-        let held: usize = plans.values().map(|known| known.arrivals()).sum();
-        if plans.len() >= PLANS || held > MOST_ARRIVALS {
-            plans.clear();
-        }
-        plans.insert(sizes, planned.clone());
+        lock().keep(sizes, &planned);
         Ok(planned)
     }
 }

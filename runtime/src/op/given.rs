@@ -12,6 +12,7 @@ use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::program::TensorId;
 use cudarc::driver::{CudaSlice, CudaView, CudaViewMut};
 use std::any::Any;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// One tensor that a launch is given: `&` for an input, `&mut` for an output. A launch keeps what it was given for as
@@ -226,9 +227,9 @@ impl<'a> Argument<'a> {
 
     /// Checks the argument of a launch of that rank, which is recorded or not, and waits for peers or not. Enqueues
     /// nothing.
-    pub(super) fn given(
+    pub(super) fn given<'n>(
         &self,
-        name: &str,
+        name: impl FnOnce() -> Cow<'n, str>,
         rank: &Communicator,
         (records, waits): (bool, bool),
     ) -> Result<Given, Error> {
@@ -252,7 +253,7 @@ impl<'a> Argument<'a> {
             }
             Owner::Foreign(_) if records => {
                 return Err(Error::Usage {
-                    what: format!("{name} is borrowed, and a graph is recorded"),
+                    what: format!("{} is borrowed, and a graph is recorded", name()),
                     legal: "give a `Tensor` or a `UserBuffer`: a graph keeps what it uses".into(),
                 });
             }
@@ -335,14 +336,19 @@ pub(super) fn lenders<'l, 'a: 'l, 's>(
     given: impl Iterator<Item = &'l Argument<'a>>,
     streams: &(impl Iterator<Item = &'s Stream> + Clone),
 ) -> Result<Vec<Passage<'a>>, Error> {
-    let mut known: Vec<&'a Communicator> = Vec::new();
-    for lender in given.filter_map(|argument| argument.lender(rank)) {
-        if !known.iter().any(|known| known.is(lender)) {
-            known.push(lender);
+    // Most launches are lent nothing.
+    let mut known: Vec<(&'a Communicator, Passage<'a>)> = Vec::new();
+    for argument in given {
+        if let Some(lender) = argument.lender(rank)
+            && !known.iter().any(|(known, _)| known.is(lender))
+        {
+            known.push((lender, lender.passes(streams.clone(), 0)?));
         }
     }
-    let passes = |lender: &&'a Communicator| lender.passes(streams.clone(), 0);
-    known.iter().map(passes).collect()
+    if known.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(known.into_iter().map(|(_, passage)| passage).collect())
 }
 
 impl Open<'_> {

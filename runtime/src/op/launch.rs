@@ -3,9 +3,9 @@
 use super::argument;
 use super::built::{Inner, Stage};
 use super::given::{Argument, lenders};
-use super::inline::Inline;
 use super::planes;
 use super::sizes::Sizes;
+use super::spare::{self, Given};
 use crate::attempt::Attempt;
 use crate::begins::Begins;
 use crate::caller::{Caller, Captured, Order, Place, captured, in_order};
@@ -51,9 +51,9 @@ type Stages<'a> = SmallVec<[(&'a Stage, &'a Arc<Checked<Plan>>, Tensors); 2]>;
 pub struct Launch<'a> {
     op: &'a Inner,
     caller: Caller<'a>,
-    given: Inline<(TensorId, Argument<'a>)>,
+    given: Given<'a>,
     /// The first that is no tensor of the schedule, or has other scales.
-    refused: Option<Error>,
+    refused: Option<Box<Error>>,
     sizes: Sizes,
 }
 
@@ -62,7 +62,7 @@ impl<'a> Launch<'a> {
         Launch {
             op,
             caller,
-            given: Inline::new(),
+            given: spare::take(),
             refused: None,
             sizes: Sizes::default(),
         }
@@ -78,7 +78,7 @@ impl<'a> Launch<'a> {
             given => match given.and_then(|id| planes::assign(kernel, id, memory)) {
                 Ok(assigned) => self.given.extend(assigned.into_iter().flatten()),
                 Err(refused) => {
-                    self.refused.get_or_insert(refused);
+                    self.refused.get_or_insert_with(|| Box::new(refused));
                 }
             },
         }
@@ -156,24 +156,36 @@ impl<'a> Launch<'a> {
     /// or for a rank that leaves instead, are told what it was refused. A launch that fails later ends the communicator, where
     /// ranks wait for each other.
     pub fn launch(self) -> Result<Pending, Error> {
-        let op = self.op;
-        op.rank.alive()?;
-        let order = self.caller.order(&op.rank);
-        let attempt = Attempt::new(&op.rank);
-        let launched = self.checked(&order, &attempt);
-        let waits = !order.records() && op.largest().waiting(&op.rank).is_some();
-        attempt.told(waits, &op.kernel().name, launched)
-    }
-
-    fn checked(self, order: &Order<'_>, attempt: &Attempt<'_>) -> Result<Pending, Error> {
         let Launch {
             op,
-            caller: _,
+            caller,
             mut given,
             refused,
             sizes,
         } = self;
-        refused.map_or(Ok(()), Err)?;
+        op.rank.alive()?;
+        let order = caller.order(&op.rank);
+        let attempt = Attempt::new(&op.rank);
+        let launched = match refused {
+            None => op.launch(&mut given, sizes, &order, &attempt),
+            Some(refused) => Err(*refused),
+        };
+        spare::keep(given);
+        let waits = !order.records() && op.largest().waiting(&op.rank).is_some();
+        attempt.told(waits, &op.kernel().name, launched)
+    }
+}
+
+impl Inner {
+    /// Launches with those tensors, once they were checked.
+    fn launch(
+        &self,
+        given: &mut Given<'_>,
+        sizes: Sizes,
+        order: &Order<'_>,
+        attempt: &Attempt<'_>,
+    ) -> Result<Pending, Error> {
+        let op = self;
         let rank = &op.rank;
         let current = rank.gpu().current()?;
         let place = order.place(rank, current)?;
@@ -216,7 +228,7 @@ impl<'a> Launch<'a> {
         // Those of other libraries' memory, each once.
         let mut theirs: Vec<Stream> = Vec::new();
         for (id, argument) in given.iter() {
-            let name = &argument::called(op.kernel(), *id);
+            let name = || argument::called(op.kernel(), *id);
             let known = &op.kernel().buffers[id.index()].name;
             let same = match largest {
                 true => Some(*id),
@@ -224,14 +236,15 @@ impl<'a> Launch<'a> {
             };
             let id = same.ok_or_else(|| Error::Usage {
                 what: format!(
-                    "{name} for the kernel of this number of rows, which has no such tensor"
+                    "{} for the kernel of this number of rows, which has no such tensor",
+                    name()
                 ),
                 legal: "this is a bug of counterflow: please report it with the op's description"
                     .into(),
             })?;
             if ids.contains(&id) {
                 return Err(Error::Usage {
-                    what: format!("{name} was given twice"),
+                    what: format!("{} was given twice", name()),
                     legal: "give every tensor once".into(),
                 });
             }
@@ -244,7 +257,7 @@ impl<'a> Launch<'a> {
             {
                 if current.is_capturing(&stream) {
                     return Err(Error::Usage {
-                        what: format!("the stream of {name} records a graph"),
+                        what: format!("the stream of {} records a graph", name()),
                         legal: "end the recording first".into(),
                     });
                 }
@@ -270,12 +283,11 @@ impl<'a> Launch<'a> {
             opened.push((id, open));
         }
         argument::check_starts(kernel, &planned, &starts)?;
-        let stages = bucket.stages.iter().zip(&planned.stages);
-        let stages = stages.map(|(stage, plan)| {
+        let mut stages = Stages::new();
+        for (stage, plan) in bucket.stages.iter().zip(&planned.stages) {
             let tensors = stage.tensors(&opened, op.between.as_ref());
-            (stage, plan, tensors)
-        });
-        let stages: Stages<'_> = stages.collect();
+            stages.push((stage, plan, tensors));
+        }
         // What a graph keeps beside the kernels.
         let kept = || {
             let given = opened.iter().filter_map(|(_, open)| open.kept());
@@ -433,17 +445,15 @@ fn all_ready<'a>(
     follows: &Follows<'_>,
     stages: &'a Stages<'_>,
 ) -> Result<SmallVec<[Ready<'a>; 2]>, Error> {
-    let ready =
-        |(at, (stage, plan, tensors)): (usize, &'a (&Stage, &Arc<Checked<Plan>>, Tensors))| {
-            let how = How {
-                early: if at == 0 { early } else { follows.ours },
-                follower: follows.ctas(plan, stages.get(at + 1)),
-                ..how
-            };
-            stage.loaded.ready(rank, how, plan, tensors)
+    let mut launches: SmallVec<[Ready<'a>; 2]> = SmallVec::new();
+    for (at, (stage, plan, tensors)) in stages.iter().enumerate() {
+        let how = How {
+            early: if at == 0 { early } else { follows.ours },
+            follower: follows.ctas(plan, stages.get(at + 1)),
+            ..how
         };
-    let launches = stages.iter().enumerate().map(ready);
-    let mut launches = launches.collect::<Result<SmallVec<_>, _>>()?;
+        launches.push(stage.loaded.ready(rank, how, plan, tensors)?);
+    }
     launches.iter_mut().try_for_each(Ready::write)?;
     Ok(launches)
 }
@@ -478,7 +488,10 @@ fn nothing(
     // No peer waits for it.
     let passage = rank.passes(streams, 0)?;
     in_order(rank, current, (passage, Vec::new()), outside, &[], || {
-        let written = entry.map(|entry| attempt.write(entry)).transpose()?;
+        let written = entry
+            .as_ref()
+            .map(|entry| attempt.write(entry))
+            .transpose()?;
         let _entering = rank.own_stream().enter()?;
         match (written, &entry) {
             (Some(launch), Some(entry)) => attempt.compare(launch, entry),

@@ -12,11 +12,11 @@ mod captured;
 #[cfg(test)]
 mod ends;
 mod given;
-mod inline;
 mod launch;
 mod planes;
 mod quantised;
 mod sizes;
+mod spare;
 #[cfg(test)]
 mod stages;
 mod step;

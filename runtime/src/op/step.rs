@@ -210,7 +210,7 @@ impl<'a> Step<'a> {
     ) -> Result<Pending, Error> {
         let rank = self.rank;
         rank.alive()?;
-        let order = self.caller.order(rank);
+        let order = self.caller.clone().order(rank);
         let Some(together) = &with else {
             return self.enqueue(&order, &Attempt::new(rank), None, work);
         };
@@ -326,7 +326,7 @@ impl<'a> Step<'a> {
                 // The program's own code may do whatever takes long.
                 return own.around(|| work(&running(own)));
             };
-            let launch = attempt.write(entry)?;
+            let launch = attempt.write(&entry)?;
             let _entering = own.enter()?;
             let _order = rank.order(current, launch..=launch, together.ctas)?;
             attempt.compare(launch, &entry)?;
@@ -349,7 +349,7 @@ fn check(
     argument: &Argument<'_>,
     (records, waits): (bool, bool),
 ) -> Result<(), Error> {
-    let given = argument.given(part.name, rank, (records, waits))?;
+    let given = argument.given(|| part.name.into(), rank, (records, waits))?;
     let refuse = |what: String, legal: String| Err(Error::Usage { what, legal });
     if argument.has_scales() {
         let what = format!("{} was given with scales", part.name);

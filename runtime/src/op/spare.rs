@@ -1,0 +1,58 @@
+//! The list of what a launch is given. A thread keeps the memory of one from launch to launch, so that a launch allocates none,
+//! and is small: its builder's methods move it, each once more.
+
+use super::given::Argument;
+use counterflow_codegen::program::TensorId;
+use std::cell::Cell;
+
+/// Tensors of a launch, and the memory that it is given for them. Covariant: a program may give a launch tensors that it borrows for
+/// less time than the op.
+pub(super) type Given<'a> = Vec<(TensorId, Argument<'a>)>;
+
+thread_local! {
+    /// An empty list that no launch of the thread has.
+    static SPARE: Cell<Given<'static>> = const { Cell::new(Vec::new()) };
+}
+
+/// An empty list, in the memory of an earlier one of the thread.
+pub(super) fn take<'a>() -> Given<'a> {
+    // A thread that ends has none any more.
+    SPARE.try_with(Cell::take).unwrap_or_default()
+}
+
+/// Keeps a list's memory for the thread's next launch.
+pub(super) fn keep(mut given: Given<'_>) {
+    given.clear();
+    // Of nothing, with another lifetime: that stays in its memory, as a test of allocations holds.
+    let empty = given.into_iter().filter_map(|_| None).collect();
+    // As above.
+    let _ = SPARE.try_with(|spare| spare.set(empty));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_threads_next_list_has_the_memory_of_the_one_before() {
+        let mut given = take();
+        given.reserve(8);
+        let (at, room) = (given.as_ptr().addr(), given.capacity());
+        keep(given);
+        let again = take();
+        assert_eq!((again.as_ptr().addr(), again.capacity()), (at, room));
+        assert_eq!(take().capacity(), 0, "another launch meanwhile has its own");
+    }
+
+    /// A longer borrow becomes a shorter one.
+    #[test]
+    fn a_launch_is_covariant() {
+        fn shorter<'s>(
+            long: super::super::Launch<'static>,
+            _: &'s str,
+        ) -> super::super::Launch<'s> {
+            long
+        }
+        let _ = shorter;
+    }
+}
