@@ -370,6 +370,7 @@ impl Asked<'_> {
             });
             proven.of(&proof::Asked {
                 program: stage.program(),
+                collective: stage.collective(),
                 variant,
                 shape: stage.shape(self.shape),
                 gpu: self.gpu,

@@ -20,6 +20,8 @@ pub(super) struct Parameters {
     pub arguments: Arguments,
     /// The launch as an emulated GPU takes it.
     pub emulated: Option<Arc<open::Launch>>,
+    /// The twin of an exchange there.
+    pub twin: Option<open::TwinLaunch>,
 }
 
 /// The parameters of a launch that may run here, and what the ledger says of it.
