@@ -52,6 +52,7 @@ impl Launched {
     fn send(&self, row: u64, launch: u32, memory: &mut dyn Memory) -> Result<(), Fault> {
         let first = row * self.row_bytes();
         let own = memory.bytes(self.at.x + first, self.row_bytes())?;
+        let own = own.into_owned();
         let mut peers = self.slots.peers();
         peers.try_for_each(|peer| self.slots.send(peer, (first, launch), &own, memory))
     }

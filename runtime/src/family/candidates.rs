@@ -1,10 +1,11 @@
 //! Families: their candidates, the stages of these, and the origin of each stage's tensors.
 
 use crate::error::Error;
-use crate::low_latency::Collective;
+use crate::low_latency::{Collective, Sizes};
 use crate::tuned::{Key, choices};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::kernel::{Buffer, Kernel};
+use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Program, RoleKind, Setting, TensorId, Usage};
 use counterflow_codegen::shape::Shape;
@@ -220,6 +221,8 @@ impl Candidate {
     /// The choices of its stages as a table has them: those of one of several stages begin with its name.
     pub fn named_choices(&self, each: &[BTreeMap<String, Setting>]) -> BTreeMap<String, String> {
         let stages = self.stages.iter().zip(each);
+        // Those of a schedule whose kernel is not launched say nothing.
+        let stages = stages.filter(|(stage, _)| stage.collective.is_none());
         let named = stages.flat_map(|(stage, choices)| {
             let prefix = self.prefix(stage);
             let named = choices.iter();
@@ -277,6 +280,27 @@ impl Stage {
             collective: Some(collective),
             ..Stage::new(program)
         }
+    }
+
+    /// Refuses what the stage is not for, in a launch of a family of so many ranks: more than few rows of an exchange of low latency.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`].
+    pub fn admits(&self, world: u32, shape: &Shape) -> Result<(), Error> {
+        self.sizes(world, shape)
+            .map_or(Ok(()), |sizes| sizes.are_few())
+    }
+
+    /// The model's time of an exchange of low latency in a launch of a family, in seconds. None of a schedule's kernel, which has
+    /// a timeline.
+    pub fn seconds(&self, world: u32, shape: &Shape, machine: &Machine) -> Option<f64> {
+        self.sizes(world, shape).map(|sizes| sizes.seconds(machine))
+    }
+
+    fn sizes(&self, world: u32, shape: &Shape) -> Option<Sizes> {
+        let shape = &self.shape(shape);
+        self.collective
+            .map(|collective| Sizes::of_shape(collective, world, shape))
     }
 
     /// The exchange of few rows that takes the place of the schedule's kernel, if one does.

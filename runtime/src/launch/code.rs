@@ -122,7 +122,7 @@ impl Code {
                     &found
                 }
             };
-            let compiled = low_latency::compiled(compiler, collective, sizes.world, dtype)?;
+            let compiled = low_latency::compile_exchange(compiler, collective, sizes.world, dtype)?;
             let gpu = rank.gpu().cuda()?;
             gpu.must_be_hopper()?;
             Module::load(gpu, &compiled)?.function(low_latency::NAME, 0)

@@ -26,25 +26,13 @@ impl Loaded {
         }
     }
 
-    /// CTAs of an exchange in a launch of that plan. None of a schedule's kernel.
-    pub(super) fn exchange_ctas(&self, plan: &Plan) -> Option<u32> {
-        let Code::LowLatency { largest, .. } = &self.code else {
-            return None;
-        };
-        let sizes = Sizes::of_plan(largest.collective, &self.pipeline.kernel, plan);
-        // What is refused was refused when it was made ready. As many as the schedule may have, which knows what is left to others.
-        let (sizes, _) = sizes.ok()?;
-        Some(sizes.ctas(self.series.sms()))
-    }
-
     /// Launch parameters of an exchange. A kernel of ours before it may end while its CTAs come: they wait for that end.
     pub(super) fn exchange_grid(
         &self,
         how: &How<'_>,
-        plan: &Plan,
+        ctas: u32,
         tensors: &Tensors,
     ) -> LaunchConfig {
-        let ctas = self.exchange_ctas(plan).unwrap_or(1);
         let next = Next {
             early: how.early && !how.records,
             only_beside: false,
@@ -74,6 +62,8 @@ impl Loaded {
     ) -> Result<(), Error> {
         let kernel = &self.pipeline.kernel;
         let (sizes, [sent, received]) = Sizes::of_plan(largest.collective, kernel, plan)?;
+        // As many as the schedule may have, which knows what is left to others.
+        parameters.ctas = Some(sizes.ctas(self.series.sms()));
         let at = |tensor| Ok::<_, Error>(self.place(tensors, plan, tensor)?.own.get());
         let at = At {
             launches: self.finished.address().get(),

@@ -23,6 +23,7 @@ mod which;
 mod workspace;
 
 pub use crate::compares::compile_agree;
+pub use crate::low_latency::compile_exchange;
 pub(crate) use code::warm;
 pub use compile::{compile, compile_all};
 pub(crate) use how::How;

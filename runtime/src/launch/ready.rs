@@ -118,7 +118,7 @@ impl Loaded {
 impl Ready<'_> {
     /// CTAs that are on the GPU while it waits for peers: its own, and those of the launch behind it that may begin meanwhile.
     pub fn ctas(&self) -> u32 {
-        match self.loaded.exchange_ctas(self.plan) {
+        match self.state.prepared.latest().parameters.ctas {
             // It lets none come before its end.
             Some(own) => own,
             None => {
@@ -173,6 +173,7 @@ impl Ready<'_> {
             arguments,
             emulated,
             twin,
+            ctas: exchanges,
         } = &prepared.latest().parameters;
         let started = |function: &Function, grid: LaunchConfig| {
             let started = loaded.start(how.stream, function, grid, arguments);
@@ -191,7 +192,10 @@ impl Ready<'_> {
             Code::LowLatency {
                 function: Some(function),
                 ..
-            } => started(function, loaded.exchange_grid(&how, plan, self.tensors)),
+            } => started(
+                function,
+                loaded.exchange_grid(&how, exchanges.unwrap_or(1), self.tensors),
+            ),
             Code::LowLatency { function: None, .. } => {
                 let mut twin = twin.iter();
                 twin.try_for_each(|twin| how.stream.twin(twin.clone()))

@@ -26,6 +26,18 @@ impl Loaded {
         own + shared.iter().sum::<u64>()
     }
 
+    /// As [`Loaded::workspace`], of what [`Loaded::load_exchange`] loads.
+    pub fn exchange_workspace(
+        series: &Series,
+        largest: &Plan,
+        collective: Option<Collective>,
+    ) -> u64 {
+        match collective {
+            None => Loaded::workspace(series, largest),
+            Some(collective) => Loaded::exchange_heap_bytes(collective, series, largest),
+        }
+    }
+
     /// Bytes of the heap, by what is shared.
     pub(crate) fn heap_bytes(series: &Series, largest: &Plan) -> HeapBytes {
         let scratch = scratch_needs(series.kernel(), largest);

@@ -75,24 +75,24 @@ low_latency(const __grid_constant__ Watch watch, const Slots slots, u32* launche
     const u32 me = watch.rank, launch = launches_before(launches);
     const u32 first = blockIdx.x * THREADS + threadIdx.x, step = gridDim.x * THREADS;
     // The first row that a rank owns, and how many pieces of 16 bytes all of its rows have.
-    const auto row_of = [=](u32 rank) { return min(rank * chunk, rows); };
-    const auto owned = [=](u32 rank) { return (row_of(rank + 1) - row_of(rank)) * eights; };
+    [[maybe_unused]] const auto row_of = [=](u32 rank) { return min(rank * chunk, rows); };
+    [[maybe_unused]] const auto owned = [=](u32 rank) { return (row_of(rank + 1) - row_of(rank)) * eights; };
     // The first row that this rank sends to one, how many pieces it sends, and how many one sends to it, from which row on.
 #if COLLECTIVE == ALL_REDUCE
-    const auto first_to = [=](u32) { return 0u; };
-    const auto count_to = [=](u32) { return rows * eights; };
-    const auto count_from = count_to;
-    const auto first_from = first_to;
+    [[maybe_unused]] const auto first_to = [=](u32) { return 0u; };
+    [[maybe_unused]] const auto count_to = [=](u32) { return rows * eights; };
+    [[maybe_unused]] const auto count_from = count_to;
+    [[maybe_unused]] const auto first_from = first_to;
 #elif COLLECTIVE == REDUCE_SCATTER
-    const auto first_to = row_of;
-    const auto count_to = owned;
-    const auto count_from = [=](u32) { return owned(me); };
-    const auto first_from = [=](u32) { return row_of(me); };
+    [[maybe_unused]] const auto first_to = row_of;
+    [[maybe_unused]] const auto count_to = owned;
+    [[maybe_unused]] const auto count_from = [=](u32) { return owned(me); };
+    [[maybe_unused]] const auto first_from = [=](u32) { return row_of(me); };
 #else
-    const auto first_to = [=](u32) { return row_of(me); };
-    const auto count_to = [=](u32) { return owned(me); };
-    const auto count_from = owned;
-    const auto first_from = row_of;
+    [[maybe_unused]] const auto first_to = [=](u32) { return row_of(me); };
+    [[maybe_unused]] const auto count_to = [=](u32) { return owned(me); };
+    [[maybe_unused]] const auto count_from = owned;
+    [[maybe_unused]] const auto first_from = row_of;
 #endif
     // Where there is nothing to send, one piece comes all the same.
     const auto at_least_one = [](u32 count) { return count == 0 ? 1 : count; };
@@ -133,8 +133,8 @@ low_latency(const __grid_constant__ Watch watch, const Slots slots, u32* launche
 #endif
     // No rank sends more than the first one.
     for (u32 start = first; start < at_least_one(count_from(0)); start += BATCH * step) {
-        const auto index = [=](u32 i) { return start + i / WORLD * step; };
-        Eight of[BATCH * WORLD];
+        [[maybe_unused]] const auto index = [=](u32 i) { return start + i / WORLD * step; };
+        Eight of[BATCH * WORLD] = {};
 #if COLLECTIVE != ALL_GATHER
         // Before the others are awaited, which does not wait for it.
         Eight own[BATCH];
@@ -167,8 +167,13 @@ low_latency(const __grid_constant__ Watch watch, const Slots slots, u32* launche
 #pragma unroll
             for (u32 rank = 0; rank < WORLD; ++rank)
 #pragma unroll
-                for (u32 word = 0; word < 4; ++word)
-                    if (rank == me) of[b * WORLD + rank].words[word] = own[b].words[word];
+                for (u32 word = 0; word < 4; ++word) {
+                    u32& x = of[b * WORLD + rank].words[word];
+                    // Not by a branch, as in `look_if`.
+                    asm("{ .reg .pred p; setp.ne.u32 p, %2, 0; selp.b32 %0, %1, %0, p; }"
+                        : "+r"(x)
+                        : "r"(own[b].words[word]), "r"(static_cast<u32>(rank == me)));
+                }
             store(y + u64(i) * 16, sum_of(of + b * WORLD));
 #endif
         }

@@ -5,7 +5,8 @@
 mod text;
 mod twin;
 
-pub(crate) use text::{NAME, compiled};
+pub(crate) use text::NAME;
+pub use text::compile_exchange;
 pub(crate) use twin::{At, Launched};
 
 use crate::error::Error;
@@ -222,17 +223,18 @@ impl Sizes {
             .clamp(1, most.max(1))
     }
 
-    /// The model's time of a launch, in seconds: its start, a word's way to a peer, and the bytes that a rank sends.
+    /// The model's time of a launch, in seconds: its start behind a kernel of ours, a word's way to a peer, and the bytes that a rank
+    /// sends.
     ///
     /// An all-reduce with a norm behind it, which exchanges its rows so, took by that much longer than one of a single rank on two H100s
     /// (`notes/bench`): of 1 row of 6144 elements 1.4 µs (this says 1.3), of 16 rows of 8192 2.5 (2.0), of 128 6.9 (7.2).
     pub(crate) fn seconds(&self, machine: &Machine) -> f64 {
         let own = u64::from(self.rows) * self.row;
-        let local = own as f64 / machine.memory;
+        let alone = machine.sm.dependent_launch_latency + own as f64 / machine.memory;
         if self.world == 1 {
-            return machine.sm.launch_latency + local;
+            return alone;
         }
         let sent = u64::from(self.world - 1) * self.each();
-        machine.sm.launch_latency + machine.signal_latency + sent as f64 / machine.link_push + local
+        alone + machine.signal_latency + sent as f64 / machine.link_push
     }
 }

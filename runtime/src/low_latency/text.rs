@@ -30,11 +30,11 @@ fn text(collective: Collective, world: u32, dtype: Dtype) -> String {
     )
 }
 
-/// Compiles it, or takes it from the cache.
+/// Compiles an exchange of low latency of so many ranks, or takes it from the cache. Loading it does so; tests do it ahead.
 ///
 /// # Errors
 /// [`Error::Compile`].
-pub(crate) fn compiled(
+pub fn compile_exchange(
     compiler: &Compiler,
     collective: Collective,
     world: u32,
