@@ -1,5 +1,6 @@
 //! Ops by what they compute. A family is built as the fastest of its schedules for each number of rows, also as none of
-//! the fused ones: our bulk kernels, then our product.
+//! the fused ones: our bulk kernels, then our product. Of few rows an exchange of low latency may take the place of a bulk kernel
+//! ([`Stage::low_latency`]).
 //!
 //! ```
 //! use counterflow::{Communicator, families::AllGatherGemm, prelude::bf16};
@@ -18,7 +19,7 @@
 //! # Ok::<(), counterflow::Error>(())
 //! ```
 
-use crate::family::{Family, Stage};
+use crate::family::{Collective, Family, Stage};
 use crate::op::{Computes, Launch, Launcher};
 use crate::schedules::{
     AgGemmOp, AgSwigluOp, GemmArOp, GemmRsOp, ag_gemm, ag_gemm_across, ag_gemm_multicast,
@@ -66,40 +67,53 @@ computes! {
     GemmAllReduce, gemm_all_reduce, GemmArOp
 }
 
-/// y = all_gather(x) · wᵀ: by pushes, by copy engines, in tiles over all ranks' rows, or not fused.
+/// y = all_gather(x) · wᵀ: by pushes, by copy engines, in tiles over all ranks' rows, or not fused, with a bulk gather or one of low latency.
 pub fn all_gather_gemm() -> Family {
     Family::new("all_gather_gemm", ag_gemm())
         .or(ag_gemm_pull())
         .or(ag_gemm_across())
+        .or_stages([few_gathered(), Stage::new(gemm())])
         .or_stages([Stage::new(all_gather()), Stage::new(gemm())])
         .or_predicted([Stage::new(ag_gemm_multicast())])
 }
 
-/// y = silu(a · gateᵀ) · (a · upᵀ) of a = all_gather(x): by pushes, or not fused.
+/// y = silu(a · gateᵀ) · (a · upᵀ) of a = all_gather(x): by pushes, or not fused, with a bulk gather or one of low latency.
 pub fn all_gather_swiglu() -> Family {
     Family::new("all_gather_swiglu", ag_swiglu())
+        .or_stages([few_gathered(), Stage::new(swiglu())])
         .or_stages([Stage::new(all_gather()), Stage::new(swiglu())])
 }
 
-/// y = reduce_scatter(x · wᵀ): in one kernel, or not fused. Both round each rank's term, and add in f32 in the order of ranks.
+/// y = reduce_scatter(x · wᵀ): in one kernel, or not fused, with a bulk exchange or one of low latency. All round each rank's term, and add in f32 in the order of ranks.
 ///
 /// [`gemm_rs_across`](crate::schedules::gemm_rs_across()) is none of them: on four H100s it was slower than the faster of both at all rows that
 /// were measured but 16, and took two to eleven times as long from 256 on (`notes/bench`).
 pub fn gemm_reduce_scatter() -> Family {
-    Family::new("gemm_reduce_scatter", gemm_rs()).or_stages([
-        Stage::new(gemm()).tensor("y", "g"),
-        Stage::new(reduce_scatter()).of_result(),
-    ])
+    let few = Stage::low_latency(Collective::ReduceScatter, reduce_scatter());
+    Family::new("gemm_reduce_scatter", gemm_rs())
+        .or_stages([product(), few.of_result()])
+        .or_stages([product(), Stage::new(reduce_scatter()).of_result()])
 }
 
-/// y = all_reduce(x · wᵀ): in one kernel by two shots or by one, or not fused. Both round each rank's term, and add in f32 in the order of ranks.
+/// y = all_reduce(x · wᵀ): in one kernel by two shots or by one, or not fused, with a bulk exchange or one of low latency. All round each rank's term, and add in f32 in the order of ranks.
 pub fn gemm_all_reduce() -> Family {
-    let product = || Stage::new(gemm()).tensor("y", "g");
+    let few = Stage::low_latency(Collective::AllReduce, all_reduce());
     Family::new("gemm_all_reduce", gemm_ar())
         .or(gemm_ar_one_shot())
+        .or_stages([product(), few.of_result()])
         .or_stages([product(), Stage::new(all_reduce()).of_result()])
         .or_predicted([Stage::new(gemm_ar_multicast())])
         .or_predicted([product(), Stage::new(all_reduce_multicast()).of_result()])
+}
+
+/// A product whose result goes to memory of the op's own.
+fn product() -> Stage {
+    Stage::new(gemm()).tensor("y", "g")
+}
+
+/// A gather of few rows.
+fn few_gathered() -> Stage {
+    Stage::low_latency(Collective::AllGather, all_gather())
 }
 
 /// Every family.

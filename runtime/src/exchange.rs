@@ -6,11 +6,12 @@ use crate::communicator::Communicator;
 use crate::cuda::{BLOCKING, Watch, blocking};
 use crate::driver::Address;
 use crate::error::Error;
-use crate::group::{Allocation, Awaited, Entry, Named, Names, Needs, Placed, Scratch};
+use crate::group::{Allocation, Entry, Named, Needs, Placed, Scratch};
 use crate::held::HeapUse;
 use crate::op::{Running, Step, Together, Workspace};
 use crate::pending::Pending;
 use crate::retire;
+use crate::slots;
 use counterflow_codegen::cuda::WATCH_BYTES;
 use counterflow_codegen::interp::open::{self, Twin, TwinLaunch};
 use std::sync::Arc;
@@ -103,16 +104,7 @@ impl Exchange {
                 }],
             })?,
         };
-        let waits = (0..rank.world()).map(|peer| Awaited {
-            name: format!("rows of rank {peer}"),
-            first: 0,
-            at: None,
-        });
-        let names = Names {
-            kernel: kernel.name.into(),
-            roles: vec!["rows".into()],
-            waits: waits.collect(),
-        };
+        let names = slots::names(kernel.name, rank.world());
         let (watch, named) = rank.watch(placed.number, names, rank.timeout(), 0);
         let inner = Inner {
             rank: Arc::new(rank.handle()),

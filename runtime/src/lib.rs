@@ -37,6 +37,7 @@ mod group;
 mod held;
 pub mod jit;
 pub mod launch;
+mod low_latency;
 pub mod machines;
 pub mod metrics;
 pub mod multicast;
@@ -53,6 +54,8 @@ mod retire;
 #[path = "../tests/emulated/schedules.rs"]
 mod schedules;
 mod shared;
+#[doc(hidden)]
+pub mod slots;
 mod streams;
 mod sync;
 pub mod tensor;

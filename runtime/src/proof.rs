@@ -1,6 +1,7 @@
 //! From a schedule to what is loaded: choices, proofs and warps, made once for all ranks of a process.
 
 use crate::error::Error;
+use crate::low_latency::{Collective, Sizes};
 use crate::machines;
 use crate::metrics::Why;
 use crate::tuned::{self, Tuned, Winner};
@@ -75,6 +76,8 @@ const LATEST: usize = 48;
 #[derive(Debug)]
 pub(crate) struct Proof {
     pub variant: Variant,
+    /// The exchange of few rows that takes the place of the schedule's kernel.
+    pub collective: Option<Collective>,
     /// Reason that the op has these choices.
     pub why: Why,
     /// The largest launch, as it was asked for.
@@ -88,6 +91,8 @@ pub(crate) struct Proof {
 #[derive(Clone, Debug)]
 pub(crate) struct Asked<'a> {
     pub program: &'a Program,
+    /// The exchange of few rows that takes the place of its kernel.
+    pub collective: Option<Collective>,
     /// Choices that are made already, types, layout and world.
     pub variant: Variant,
     /// The largest launch.
@@ -164,6 +169,10 @@ impl Proven {
 impl Proof {
     /// The model's time of the largest launch, in seconds.
     pub(crate) fn predicted(&self, machine: &Machine) -> f64 {
+        if let Some(collective) = self.collective {
+            let sizes = Sizes::of_shape(collective, self.variant.world, &self.shape);
+            return sizes.seconds(machine);
+        }
         let kernel = self.series.kernel();
         // A plan keeps the steps that the model walks through, so it gets one of its own: a large op has millions.
         let plan = self.series.plan(self.series.most());
@@ -175,6 +184,7 @@ impl Proof {
     fn of(asked: &Asked<'_>) -> Result<Proof, Error> {
         let Asked {
             program,
+            collective,
             variant,
             shape,
             gpu,
@@ -183,6 +193,9 @@ impl Proof {
             bits,
             known,
         } = asked;
+        // The proof of many rows takes long.
+        let few = collective.map(|collective| Sizes::of_shape(collective, variant.world, shape));
+        few.map_or(Ok(()), |sizes| sizes.are_few())?;
         let machine = Machine {
             sms: *sms,
             ..machines::machine(gpu)?
@@ -209,8 +222,13 @@ impl Proof {
         bits.admits(&kernel)?;
         let series = verify::series(&kernel, shape, &machine)?;
         let largest = series.plan(series.most())?;
+        if let Some(collective) = collective {
+            let (sizes, _) = Sizes::of_plan(*collective, series.kernel(), &largest)?;
+            sizes.are_few()?;
+        }
         Ok(Proof {
             variant,
+            collective: *collective,
             why,
             shape: shape.clone(),
             largest,
@@ -245,6 +263,7 @@ mod tests {
         let of = |program, m| {
             let asked = Asked {
                 program,
+                collective: None,
                 variant: Variant::new(1),
                 shape: Shape::new(m, 256, 128),
                 gpu: "a GPU",
@@ -267,6 +286,7 @@ mod tests {
         let of = |m| {
             let asked = Asked {
                 program: &program,
+                collective: None,
                 variant: Variant::new(1),
                 shape: Shape::new(m, 64, 64),
                 gpu: "a GPU",

@@ -3,10 +3,13 @@
 mod common;
 
 use common::{compiler, folder, sass, sass_of_all};
+use counterflow_codegen::dtype::Dtype;
 use counterflow_runtime::Error;
+use counterflow_runtime::family::Collective;
 use counterflow_runtime::jit::sass::Sass;
 use counterflow_runtime::jit::sass_checks;
 use counterflow_runtime::jit::{Cache, Cached, Compiled, Source, Target};
+use counterflow_runtime::launch::compile_exchange;
 
 const FINE: &str = r#"
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
@@ -240,4 +243,34 @@ fn probes_of_memory_and_links_compile_and_spill_nothing() {
         ("probe_whole_sm", 0, 0),
     ];
     assert_eq!(kernels, wanted);
+}
+
+/// Every exchange of low latency keeps its pieces in registers.
+#[test]
+fn exchanges_of_low_latency_compile_without_spills() {
+    let Some(compiler) = common::caching_compiler() else {
+        return;
+    };
+    for world in 1..=8 {
+        for collective in [
+            Collective::AllGather,
+            Collective::ReduceScatter,
+            Collective::AllReduce,
+        ] {
+            for dtype in [Dtype::Bf16, Dtype::F16] {
+                let told = format!("{collective} of {} in a world of {world}", dtype.name());
+                let made = compile_exchange(&compiler, collective, world, dtype);
+                let made = made.unwrap_or_else(|error| panic!("{told}: {error}"));
+                let [kernel] = &made.facts[..] else {
+                    panic!("{told}: {} kernels", made.facts.len());
+                };
+                println!("{told}: {} registers", kernel.registers);
+                assert_eq!(kernel.frame, 0, "{told}: {}", made.log);
+                assert!(
+                    kernel.registers * 256 <= 1 << 16,
+                    "{told} does not fit on an SM"
+                );
+            }
+        }
+    }
 }

@@ -65,6 +65,8 @@ mod doctor;
 mod drops;
 mod epilogue;
 mod families;
+#[path = "../common/few_rows.rs"]
+mod few_rows;
 mod fused;
 mod gathered;
 mod gpus;
@@ -73,6 +75,7 @@ mod heap;
 mod host;
 mod jobs;
 mod litmus;
+mod low_latency;
 mod memory;
 mod mlp;
 mod nccl;

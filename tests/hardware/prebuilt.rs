@@ -115,6 +115,7 @@ fn kernels_of_the_suite() {
         fine(compiler.compile(source, Target::Sm90a));
     }
     fine(launch::compile_agree(&compiler));
+    fine(crate::low_latency::compile(&compiler));
     let headers = AllReduceNormBuilder::headers();
     for text in crate::norms::texts() {
         let source = Source::new("all_reduce_norm", &text).with(&headers);

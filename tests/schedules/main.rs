@@ -7,8 +7,11 @@ mod candidates;
 #[path = "../common/constants.rs"]
 mod constants;
 mod families;
+#[path = "../common/few_rows.rs"]
+mod few_rows;
 mod fp8;
 mod library;
+mod low_latency;
 mod macros;
 mod measured;
 mod negative;

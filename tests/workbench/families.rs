@@ -25,7 +25,10 @@ fn families_are_listed_with_their_candidates() {
     let told = good(tell("list"));
     has(
         &told.out,
-        &["gemm_reduce_scatter", "gemm_rs, gemm+reduce_scatter"],
+        &[
+            "gemm_reduce_scatter",
+            "gemm_rs, gemm+low_latency_reduce_scatter, gemm+reduce_scatter",
+        ],
     );
     let json: Json = serde_json::from_str(&good(tell("list --json")).out).expect("an object");
     assert_eq!(json["families"].as_array().map(Vec::len), Some(4));

@@ -60,6 +60,18 @@ fn of_family(
     }
     let mut each = Vec::new();
     for (stage, variant) in stages.iter().zip(chosen.variants) {
+        if let Some(seconds) = stage.seconds(base.world, shape, &machine) {
+            let name = &stage.program().name;
+            let told = format!("{:.1} us", seconds * 1e6);
+            console.say(format!("**{name}** on {}: {told}", machine.name));
+            let fields = [
+                ("schedule", Json::from(&name[..])),
+                ("seconds", seconds.into()),
+            ];
+            let fields = fields.map(|(name, value)| (name.to_owned(), value));
+            each.push(Json::Object(Map::from_iter(fields)));
+            continue;
+        }
         let own = Request {
             program: stage.program().clone(),
             family: None,

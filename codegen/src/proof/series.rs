@@ -83,6 +83,11 @@ impl Series {
         &self.0.kernel
     }
 
+    /// The SMs of its launches: all CTAs of one run at once.
+    pub fn sms(&self) -> u32 {
+        self.0.machine.sms
+    }
+
     /// The largest launch: every dimension at its largest size.
     pub fn most(&self) -> &Shape {
         &self.0.most

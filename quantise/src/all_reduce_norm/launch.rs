@@ -12,6 +12,7 @@ use counterflow_codegen::encoding::Granularity;
 use counterflow_codegen::rule::Fp8;
 use counterflow_runtime::cuda::{Arguments, LaunchConfig};
 use counterflow_runtime::op::{Argument, Caller, Input, Output, Part, Running, ScaleUse};
+use counterflow_runtime::slots::Slots;
 use counterflow_runtime::{Error, Pending};
 use float8::{F8E4M3, F8E5M2};
 use half::bf16;
@@ -183,7 +184,6 @@ impl<'a> AllReduceNormLaunch<'a> {
                 scales: numbers.filter(|_| !given).map(at),
                 multiplier: numbers.filter(|_| given).map(at),
                 amax: amax.map(at),
-                slots: (op.exchange.slots()).map(|(first, stride)| (first.get(), stride)),
             };
             match &op.kernel {
                 // SAFETY: parts and slots are as large as so many rows need them, and written where the kernel writes; each
@@ -210,11 +210,12 @@ impl AllReduceNorm {
         (at, words): (At, Words),
         (rows, ctas): (usize, u32),
     ) -> Result<(), Error> {
-        let [most, columns] = self.most;
+        let columns = self.most[1];
         let mut arguments = Arguments::new();
         arguments.bytes(&self.exchange.watch());
-        let (slots, stride) = at.slots.unwrap_or_default();
-        let slots = [slots, stride, each(most, columns)];
+        let Slots { first, each, .. } = self.slots();
+        let (slots, stride) = first.unwrap_or_default();
+        let slots = [slots, stride, each];
         arguments.bytes(&slots.map(u64::to_le_bytes).concat());
         let optional = [at.scales, at.multiplier, at.amax].map(Option::unwrap_or_default);
         let memory = [at.launches, at.x, at.residual, at.gamma, at.y];
@@ -229,14 +230,22 @@ impl AllReduceNorm {
         unsafe { kernel.launch(running.stream().cuda()?, grid, &arguments) }
     }
 
-    fn launched(&self, at: At, plane: Words, rows: u64) -> Launched {
+    fn slots(&self) -> Slots {
         let rank = self.exchange.rank();
-        Launched {
+        let [rows, columns] = self.most;
+        Slots {
             rank: rank.rank().into(),
             world: rank.world().into(),
+            first: (self.exchange.slots()).map(|(first, stride)| (first.get(), stride)),
+            each: each(rows, columns),
+        }
+    }
+
+    fn launched(&self, at: At, plane: Words, rows: u64) -> Launched {
+        Launched {
+            slots: self.slots(),
             rows,
             columns: self.most[1],
-            each: each(self.most[0], self.most[1]),
             eps: self.eps,
             recipe: self.recipe,
             plane,

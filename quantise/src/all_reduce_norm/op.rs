@@ -7,6 +7,7 @@ use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::encoding::Granularity;
 use counterflow_runtime::exchange::{Exchange, Kernel};
 use counterflow_runtime::op::Workspace;
+use counterflow_runtime::slots;
 use counterflow_runtime::{Communicator, Error, Tensor};
 use half::bf16;
 use std::sync::Arc;
@@ -216,7 +217,7 @@ impl<'r> AllReduceNormBuilder<'r> {
                     recipe.rule.eps
                 )),
             ),
-            bytes: 2 * u64::from(self.rank.world() - 1) * each(rows, columns),
+            bytes: slots::bytes(self.rank.world(), each(rows, columns)),
         }
     }
 

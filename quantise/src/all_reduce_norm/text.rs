@@ -8,6 +8,7 @@ use counterflow_codegen::encoding::Granularity;
 use counterflow_codegen::rule::{Fp8, Rule};
 use counterflow_runtime::cuda::{Function, Module};
 use counterflow_runtime::jit::{Compiler, Source, Target};
+use counterflow_runtime::slots;
 use counterflow_runtime::{Communicator, Error};
 use std::fmt;
 
@@ -30,7 +31,11 @@ pub(super) struct Text {
 /// All headers of a text.
 pub(super) fn headers() -> Vec<(&'static str, &'static str)> {
     let own = include_str!("../kernels/all_reduce_norm.cuh");
-    let more = [(WATCH_HEADER, WATCH), ("all_reduce_norm.cuh", own)];
+    let more = [
+        (WATCH_HEADER, WATCH),
+        (slots::HEADER, slots::TEXT),
+        ("all_reduce_norm.cuh", own),
+    ];
     HEADERS.into_iter().chain(more).collect()
 }
 

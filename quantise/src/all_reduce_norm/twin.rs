@@ -6,9 +6,10 @@ use crate::kernels::{Recipe, Scaling};
 use crate::twin::{Matrix, cast, quantise};
 use counterflow_codegen::encoding::Granularity;
 use counterflow_codegen::interp::open::{Awaited, Fault, Memory, Stepped, Twin};
+use counterflow_runtime::slots::{Slots, launches_before, words};
 use half::bf16;
 
-/// Addresses of a launch's memory. None of what the recipe has not, or of a world of one rank.
+/// Addresses of a launch's memory. None of what the recipe has not.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct At {
     pub launches: u64,
@@ -19,36 +20,24 @@ pub(super) struct At {
     pub scales: Option<u64>,
     pub multiplier: Option<u64>,
     pub amax: Option<u64>,
-    /// Of rank 0, and bytes to the next rank's.
-    pub slots: Option<(u64, u64)>,
 }
 
 /// One rank's launch.
 #[derive(Clone, Debug)]
 pub(super) struct Launched {
-    pub rank: u64,
-    pub world: u64,
+    pub slots: Slots,
     pub rows: u64,
     pub columns: usize,
-    /// Bytes of a sender's rows.
-    pub each: u64,
     pub eps: f32,
     pub recipe: Option<Recipe>,
     pub plane: Words,
     pub at: At,
 }
 
-/// Two elements as they travel.
-fn inverted(word: u32) -> u32 {
-    match word {
-        u32::MAX => !0x7fff_7fff,
-        word => !word,
-    }
-}
-
-fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
-    let (words, _) = bytes.as_chunks();
-    words.iter().map(|word| u32::from_le_bytes(*word))
+fn halves(bytes: &[u8]) -> Vec<bf16> {
+    let (pairs, _) = bytes.as_chunks();
+    let each = pairs.iter().map(|pair| bf16::from_le_bytes(*pair));
+    each.collect()
 }
 
 impl Launched {
@@ -56,43 +45,16 @@ impl Launched {
         2 * self.columns as u64
     }
 
-    /// Rows of one sender in a rank's buffer.
-    fn rows_from(&self, home: u64, sender: u64, launch: u32) -> Option<u64> {
-        let (slots, stride) = self.at.slots?;
-        let turn = u64::from(launch % 2) * (self.world - 1);
-        let at = turn + sender - u64::from(sender > home);
-        Some(slots + home * stride + at * self.each)
-    }
-
-    fn peers(&self) -> impl Iterator<Item = u64> {
-        let rank = self.rank;
-        (0..self.world).filter(move |peer| *peer != rank)
-    }
-
-    fn launch(&self, memory: &dyn Memory) -> Result<u32, Fault> {
-        let bytes = memory.bytes(self.at.launches, 4)?;
-        Ok(words(&bytes).next().unwrap_or(0))
-    }
-
     fn bf16s(&self, at: u64, memory: &dyn Memory) -> Result<Vec<bf16>, Fault> {
-        let bytes = memory.bytes(at, self.row_bytes())?;
-        let (pairs, _) = bytes.as_chunks();
-        let each = pairs.iter().map(|pair| bf16::from_le_bytes(*pair));
-        Ok(each.collect())
+        Ok(halves(&memory.bytes(at, self.row_bytes())?))
     }
 
     fn send(&self, row: u64, launch: u32, memory: &mut dyn Memory) -> Result<(), Fault> {
         let first = row * self.row_bytes();
         let own = memory.bytes(self.at.x + first, self.row_bytes())?;
-        let sent: Vec<u8> = words(&own)
-            .flat_map(|word| inverted(word).to_le_bytes())
-            .collect();
-        for peer in self.peers() {
-            if let Some(rows) = self.rows_from(peer, self.rank, launch) {
-                memory.write(rows + first, &sent)?;
-            }
-        }
-        Ok(())
+        let own = own.into_owned();
+        let mut peers = self.slots.peers();
+        peers.try_for_each(|peer| self.slots.send(peer, (first, launch), &own, memory))
     }
 
     /// The rows of all ranks, or what is not there of one.
@@ -103,31 +65,17 @@ impl Launched {
         waits: bool,
         memory: &mut dyn Memory,
     ) -> Result<Result<Vec<Vec<bf16>>, Awaited>, Fault> {
-        let first = row * self.row_bytes();
-        let mut all = vec![Vec::new(); self.world as usize];
-        all[self.rank as usize] = self.bf16s(self.at.x + first, memory)?;
-        let from = |peer| {
-            self.rows_from(self.rank, peer, launch)
-                .map(|rows| (peer, rows + first))
-        };
-        let places: Vec<(u64, u64)> = self.peers().filter_map(from).collect();
-        for (peer, at) in &places {
-            let bytes = memory.bytes(*at, self.row_bytes())?;
-            let wanted = bytes.len() as u64 / 4;
-            let seen = words(&bytes).filter(|word| *word != 0).count() as u64;
-            if seen < wanted && waits {
-                return Ok(Err(Awaited {
-                    what: *peer as u32,
-                    index: row as u32,
-                    seen,
-                    wanted,
-                }));
+        let (at, bytes) = ((row * self.row_bytes(), launch), self.row_bytes());
+        let mut all = vec![Vec::new(); self.slots.world as usize];
+        all[self.slots.rank as usize] = self.bf16s(self.at.x + at.0, memory)?;
+        for peer in self.slots.peers() {
+            match self.slots.come(peer, at, (bytes, waits), memory)? {
+                Ok(come) => all[peer as usize] = halves(&come),
+                Err(seen) => return Ok(Err(Slots::awaits(peer, row, seen))),
             }
-            let halves = words(&bytes).flat_map(|word| [!word as u16, (!word >> 16) as u16]);
-            all[*peer as usize] = halves.map(bf16::from_bits).collect();
         }
-        for (_, at) in places {
-            memory.write(at, &vec![0; self.row_bytes() as usize])?;
+        for peer in self.slots.peers() {
+            self.slots.clear(peer, at, bytes, memory)?;
         }
         Ok(Ok(all))
     }
@@ -182,7 +130,7 @@ impl Launched {
 
 impl Twin for Launched {
     fn take(&self, step: u64, waits: bool, memory: &mut dyn Memory) -> Result<Stepped, Fault> {
-        let launch = self.launch(memory)?;
+        let launch = launches_before(self.at.launches, memory)?;
         if step < self.rows {
             self.send(step, launch, memory)?;
             return Ok(Stepped::Next);

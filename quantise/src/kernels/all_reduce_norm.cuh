@@ -2,14 +2,10 @@
 // writes its rows to every peer, then does each of them once the peers' have come. The text before says WORLD, THREADS, HELD (how
 // many times a thread has 8 elements of a row), BATCH (how many of them it waits for at once), OUT and NORM_EPS.
 //
-// Data is its own signal. A word in memory that a peer writes is zero until it has come, since words travel inverted and none that
-// does is zero. The reader makes it zero again. So no fence and no flag stands between the ranks, and words may come in any order.
-//
-// Launches write two buffers by turns. A rank ends launch n + 1 only with rows of every peer that the peer's launch n + 1 wrote, and
-// that comes after the peer's launch n, which had read its buffer and made it zero. So when launch n + 2 writes the buffer of
-// launch n to a peer, the peer is done with it. The ends of kernels between are the fences.
-// So a launch must never begin before the one before it in the stream has ended: no programmatic dependent launch.
+// slots.cuh says how words come, and why a launch must never begin before the one before it in the stream has ended: no programmatic
+// dependent launch.
 #include "watch.cuh"
+#include "slots.cuh"
 #include "elements.cuh"
 
 #define BFLOAT 0
@@ -19,91 +15,11 @@
 
 constexpr u32 WARPS = THREADS / 32;
 
-// Memory that peers write, on every rank.
-struct Slots {
-    u8* first;   // rank 0's
-    u64 stride;  // to the next rank's
-    u64 each;    // bytes of a sender's rows
-};
-
-// Rows of one sender in a rank's buffer.
-__device__ __forceinline__ u8* rows_from(const Slots& slots, u32 home, u32 sender, u32 launch) {
-    const u32 at = launch % 2 * (WORLD - 1) + sender - (sender > home ? 1 : 0);
-    return slots.first + home * slots.stride + at * slots.each;
-}
-
-// Two elements as they travel: another NaN for the one pair that would be zero.
-__device__ __forceinline__ u32 inverted(u32 word) {
-    return ~(word == 0xffffffffu ? 0x7fff7fffu : word);
-}
-
-// Relaxed: nothing but the words themselves is ordered.
-__device__ __forceinline__ void send(u8* at, const Eight& x) {
-    asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(inverted(x.words[0])),
-                 "r"(inverted(x.words[1])), "r"(inverted(x.words[2])), "r"(inverted(x.words[3]))
-                 : "memory");
-}
-// Without a branch, which would let the compiler keep ranks' elements in memory to choose among them.
-__device__ __forceinline__ void look_if(bool peer, Eight& x, const u8* at) {
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-                 : "+r"(x.words[0]), "+r"(x.words[1]), "+r"(x.words[2]), "+r"(x.words[3])
-                 : "l"(at), "r"(static_cast<u32>(peer))
-                 : "memory");
-}
-__device__ __forceinline__ u32 come(const Eight& x) {
-    return (x.words[0] != 0) + (x.words[1] != 0) + (x.words[2] != 0) + (x.words[3] != 0);
-}
-
-// A call, which costs its caller no copy of this text.
-__device__ __noinline__ bool gave_up(const Watch& watch, u32 peer, u32 row, u32 seen, u64 start, u32 looks) {
-    return gives_up(watch, 0, peer, row, seen, 4, start, looks);
-}
-
 // 8 elements of a row: whether this thread has them, and where they are, counted in 16 bytes from the first row.
 struct Place {
     bool there;
     u64 at;
 };
-
-// The same elements of every rank, of which this rank's are `own`: the first look does not wait for them. After the time limit, or
-// when it is told to, it takes what there is.
-__device__ __forceinline__ void receive(Eight (&of)[BATCH][WORLD], const Eight (&own)[BATCH], const Place (&place)[BATCH],
-                                        const Slots& slots, u32 launch, u32 row, const Watch& watch, bool& gone) {
-    u64 start = 0;
-#pragma unroll
-    for (u32 b = 0; b < BATCH; ++b)
-#pragma unroll
-        for (u32 rank = 0; rank < WORLD; ++rank)
-#pragma unroll
-            for (u32 i = 0; i < 4; ++i) of[b][rank].words[i] = ~0u;
-    for (u32 looks = 0;; ++looks) {
-        u32 absent = WORLD, seen = 4;
-#pragma unroll
-        for (u32 b = 0; b < BATCH; ++b)
-#pragma unroll
-            for (u32 rank = 0; rank < WORLD; ++rank)
-                look_if(rank != watch.rank && place[b].there, of[b][rank],
-                        rows_from(slots, watch.rank, rank, launch) + place[b].at * 16);
-#pragma unroll
-        for (u32 b = 0; b < BATCH; ++b)
-#pragma unroll
-            for (u32 rank = 0; rank < WORLD; ++rank)
-                if (come(of[b][rank]) != 4) absent = rank, seen = come(of[b][rank]);
-        if (absent == WORLD || gone) break;
-        if (looks == 0) start = global_nanoseconds();
-        if (looks % 64 == 63) gone = gave_up(watch, absent, row, seen, start, looks + 1);
-    }
-    jitter();
-#pragma unroll
-    for (u32 b = 0; b < BATCH; ++b)
-#pragma unroll
-        for (u32 rank = 0; rank < WORLD; ++rank) {
-            if (rank != watch.rank && place[b].there)
-                *reinterpret_cast<uint4*>(rows_from(slots, watch.rank, rank, launch) + place[b].at * 16) = make_uint4(0, 0, 0, 0);
-#pragma unroll
-            for (u32 i = 0; i < 4; ++i) of[b][rank].words[i] = rank == watch.rank ? own[b].words[i] : ~of[b][rank].words[i];
-        }
-}
 
 // Two numbers, rounded: the first one in the low half. Every NaN becomes the same.
 __device__ __forceinline__ u32 pair_of(float first, float second) {
@@ -139,13 +55,12 @@ __device__ __forceinline__ float largest_of_row(float amax, u32 turn) {
 }
 #endif
 
-// `launches`: a word for each CTA that a launch may have, all of them how many launches there were. A CTA reads its own, and the
-// CTAs of a launch move on all of them. `line`: words from the scales of a block of columns to those of the next.
+// `line`: words from the scales of a block of columns to those of the next.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 all_reduce_norm(const __grid_constant__ Watch watch, const Slots slots, u32* launches, const void* x, void* residual, const void* gamma,
                 u8* y, float* scales, const float* multiplier, u32* amax, u32 most_ctas, u32 rows, u32 columns, u32 line) {
     const u32 eights = columns / 8;
-    const u32 launch = *reinterpret_cast<const volatile u32*>(launches + blockIdx.x);
+    const u32 launch = launches_before(launches);
     jitter();
 #if WORLD > 1
     for (u32 row = blockIdx.x; row < rows; row += gridDim.x)
@@ -192,8 +107,20 @@ all_reduce_norm(const __grid_constant__ Watch watch, const Slots slots, u32* lau
                 before[b].words[0] = four.x, before[b].words[1] = four.y, before[b].words[2] = four.z, before[b].words[3] = four.w;
             }
 #if WORLD > 1
-            Eight of[BATCH][WORLD];
-            receive(of, own, place, slots, launch, row, watch, gone);
+            Eight of[BATCH * WORLD];
+            receive(
+                of,
+                [&](u32 i) {
+                    const u32 b = i / WORLD, rank = i % WORLD;
+                    return Awaited{rank != watch.rank && place[b].there,
+                                   rows_from(slots, watch.rank, rank, launch) + place[b].at * 16};
+                },
+                [](u32 i) { return i % WORLD; }, [=](u32) { return row; }, watch, gone);
+#pragma unroll
+            for (u32 i = 0; i < BATCH * WORLD; ++i)
+#pragma unroll
+                for (u32 word = 0; word < 4; ++word)
+                    of[i].words[word] = i % WORLD == watch.rank ? own[i / WORLD].words[word] : of[i].words[word];
 #endif
 #pragma unroll
             for (u32 b = 0; b < BATCH; ++b) {
@@ -205,9 +132,9 @@ all_reduce_norm(const __grid_constant__ Watch watch, const Slots slots, u32* lau
 #pragma unroll
                     for (u32 k = 0; k < 2; ++k) {
 #if WORLD > 1
-                        sums[k] = of[b][0][j + k];
+                        sums[k] = of[b * WORLD][j + k];
 #pragma unroll
-                        for (u32 rank = 1; rank < WORLD; ++rank) sums[k] = __fadd_rn(sums[k], of[b][rank][j + k]);
+                        for (u32 rank = 1; rank < WORLD; ++rank) sums[k] = __fadd_rn(sums[k], of[b * WORLD + rank][j + k]);
 #else
                         sums[k] = own[b][j + k];
 #endif
@@ -286,5 +213,5 @@ all_reduce_norm(const __grid_constant__ Watch watch, const Slots slots, u32* lau
 #endif
     }
     // Every thread has read the CTA's word: it was in a sum since.
-    for (u32 cta = blockIdx.x + threadIdx.x * gridDim.x; cta < most_ctas; cta += THREADS * gridDim.x) launches[cta] = launch + 1;
+    launched(launches, launch, most_ctas);
 }

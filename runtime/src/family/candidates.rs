@@ -1,9 +1,11 @@
 //! Families: their candidates, the stages of these, and the origin of each stage's tensors.
 
 use crate::error::Error;
+use crate::low_latency::{Collective, Sizes};
 use crate::tuned::{Key, choices};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::kernel::{Buffer, Kernel};
+use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Program, RoleKind, Setting, TensorId, Usage};
 use counterflow_codegen::shape::Shape;
@@ -73,6 +75,8 @@ pub struct Stage {
     /// The family's names of the schedule's tensors, where they differ.
     names: BTreeMap<String, String>,
     of_result: bool,
+    /// The exchange of few rows that takes the place of the schedule's kernel.
+    collective: Option<Collective>,
 }
 
 impl Family {
@@ -217,6 +221,8 @@ impl Candidate {
     /// The choices of its stages as a table has them: those of one of several stages begin with its name.
     pub fn named_choices(&self, each: &[BTreeMap<String, Setting>]) -> BTreeMap<String, String> {
         let stages = self.stages.iter().zip(each);
+        // Those of a schedule whose kernel is not launched say nothing.
+        let stages = stages.filter(|(stage, _)| stage.collective.is_none());
         let named = stages.flat_map(|(stage, choices)| {
             let prefix = self.prefix(stage);
             let named = choices.iter();
@@ -246,7 +252,60 @@ impl Stage {
             program,
             names: BTreeMap::new(),
             of_result: false,
+            collective: None,
         }
+    }
+
+    /// Makes a stage that exchanges few rows by one kernel which is built for latency: rows go straight into the peers' memory, where
+    /// data is its own signal. `schedule` does the same exchange, for many rows: launches have its tensors, and its rows on each rank.
+    /// The stage has its name behind `low_latency_`, and no choices. Sums are added in f32 in the order of ranks, from zero, and rounded
+    /// once. NaN stays NaN: a pair of elements all of whose bits are set comes as another one.
+    ///
+    /// It moves bf16 and f16, in rows without gaps, of up to 8 ranks. Peers write their rows into memory of the heap of its own, twice
+    /// as large as they are, which is 32 MiB at most: 256 rows of 8192 elements of four ranks in an all-reduce, in which each
+    /// rank sends all its rows to every other, and four times as many in a reduce-scatter or a gather. Beyond that, and for a
+    /// schedule that does something else, a candidate with it is refused, and a family takes another.
+    ///
+    /// [`Collective`] has an example.
+    pub fn low_latency(collective: Collective, schedule: Program) -> Stage {
+        let mut program = Program {
+            name: format!("low_latency_{}", schedule.name),
+            ..schedule
+        };
+        // They are of the kernel that is not launched.
+        for tunable in &mut program.tunables {
+            tunable.options.truncate(1);
+        }
+        Stage {
+            collective: Some(collective),
+            ..Stage::new(program)
+        }
+    }
+
+    /// Refuses what the stage is not for, in a launch of a family of so many ranks: more than few rows of an exchange of low latency.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`].
+    pub fn admits(&self, world: u32, shape: &Shape) -> Result<(), Error> {
+        self.sizes(world, shape)
+            .map_or(Ok(()), |sizes| sizes.are_few())
+    }
+
+    /// The model's time of an exchange of low latency in a launch of a family, in seconds. None of a schedule's kernel, which has
+    /// a timeline.
+    pub fn seconds(&self, world: u32, shape: &Shape, machine: &Machine) -> Option<f64> {
+        self.sizes(world, shape).map(|sizes| sizes.seconds(machine))
+    }
+
+    fn sizes(&self, world: u32, shape: &Shape) -> Option<Sizes> {
+        let shape = &self.shape(shape);
+        self.collective
+            .map(|collective| Sizes::of_shape(collective, world, shape))
+    }
+
+    /// The exchange of few rows that takes the place of the schedule's kernel, if one does.
+    pub fn collective(&self) -> Option<Collective> {
+        self.collective
     }
 
     /// Says that the family calls a tensor otherwise. A name that the family does not have is memory of the op's own, which
@@ -282,7 +341,10 @@ impl Stage {
 
     /// The part of a family's variant that applies to this stage. A stage that only moves data has no options of products.
     pub fn variant(&self, asked: &Variant) -> Variant {
-        let offered = choices(&self.program);
+        let offered = match self.collective {
+            None => choices(&self.program),
+            Some(_) => BTreeMap::new(),
+        };
         let mut choices = asked.choices.clone();
         choices.retain(|name, _| offered.contains_key(&name[..]));
         let multiplies = |role: &RoleKind| matches!(role, RoleKind::Gemm { .. });

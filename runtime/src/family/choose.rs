@@ -351,6 +351,7 @@ impl Asked<'_> {
         let stages = candidate.stages().iter().enumerate();
         let each = stages.map(|(at, stage)| {
             let variant = stage.variant(self.variant);
+            let winner = winner.filter(|_| stage.collective().is_none());
             let known = winner.map(|winner| {
                 let of = |m, n, k| stage.shape(&Shape::new(m, n, k));
                 let Shape { m, n, k, .. } = of(winner.m, winner.n, winner.k);
@@ -370,6 +371,7 @@ impl Asked<'_> {
             });
             proven.of(&proof::Asked {
                 program: stage.program(),
+                collective: stage.collective(),
                 variant,
                 shape: stage.shape(self.shape),
                 gpu: self.gpu,

@@ -4,6 +4,7 @@
 mod candidates;
 mod choose;
 
+pub use crate::low_latency::Collective;
 pub use candidates::{Candidate, Family, SCHEDULE, Source, Stage, mixtures, sources};
 pub(crate) use candidates::{Wired, fits};
 pub(crate) use choose::{Asked, Chosen};

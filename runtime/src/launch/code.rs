@@ -1,11 +1,18 @@
 //! Code of a rank's GPU: machine code, or the plan itself on an emulated GPU, for which nothing is compiled.
 
+use super::cells::Cells;
 use super::compile::{compile, compile_all};
 use crate::communicator::Communicator;
 use crate::cuda::{Function, Module};
 use crate::error::Error;
+use crate::group::{Awaited, Names};
 use crate::jit::Compiler;
+use crate::low_latency::{self, Collective, Sizes};
+use crate::slots;
 use counterflow_codegen::cuda::{self, CudaSource, Site};
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::kernel::{Kernel, OpKind, visit};
+use counterflow_codegen::plan::Plan;
 use counterflow_codegen::target;
 use counterflow_codegen::verify::Checked;
 use counterflow_codegen::warp::Pipeline;
@@ -24,6 +31,12 @@ pub(super) enum Code {
     Emulated {
         roles: Vec<String>,
         waits: Vec<String>,
+    },
+    /// An exchange of few rows in place of the schedule's kernel. On an emulated GPU it has no function.
+    LowLatency {
+        largest: Sizes,
+        dtype: Dtype,
+        function: Option<Function>,
     },
 }
 
@@ -90,11 +103,43 @@ impl Code {
         })
     }
 
-    /// The names of its roles, and of what they wait for: barriers, then counters.
-    pub fn names(&self) -> (&[String], &[String]) {
+    /// As [`Code::load`], of an exchange whose largest launch has that plan.
+    pub fn low_latency(
+        rank: &Communicator,
+        compiler: Option<&Compiler>,
+        collective: Collective,
+        (kernel, largest): (&Kernel, &Plan),
+    ) -> Result<Code, Error> {
+        let (sizes, _) = Sizes::of_plan(collective, kernel, largest)?;
+        sizes.are_few()?;
+        let dtype = collective.dtype(kernel)?;
+        let load = || {
+            let found;
+            let compiler = match compiler {
+                Some(compiler) => compiler,
+                None => {
+                    found = Compiler::find()?;
+                    &found
+                }
+            };
+            let compiled = low_latency::compile_exchange(compiler, collective, sizes.world, dtype)?;
+            let gpu = rank.gpu().cuda()?;
+            gpu.must_be_hopper()?;
+            Module::load(gpu, &compiled)?.function(low_latency::NAME, 0)
+        };
+        Ok(Code::LowLatency {
+            largest: sizes,
+            dtype,
+            function: (!rank.gpu().is_emulated()).then(load).transpose()?,
+        })
+    }
+
+    /// Names for the stall records of that kernel.
+    pub fn names(&self, pipeline: &Pipeline, cells: &Cells) -> Names {
         match self {
-            Code::Cuda { source, .. } => (&source.roles, &source.waits),
-            Code::Emulated { roles, waits } => (roles, waits),
+            Code::Cuda { source, .. } => names(pipeline, (&source.roles, &source.waits), cells),
+            Code::Emulated { roles, waits } => names(pipeline, (roles, waits), cells),
+            Code::LowLatency { largest, .. } => slots::names(&pipeline.kernel.name, largest.world),
         }
     }
 
@@ -102,7 +147,7 @@ impl Code {
     pub fn sites(&self) -> &[Site] {
         match self {
             Code::Cuda { sites, .. } => sites,
-            Code::Emulated { .. } => &[],
+            Code::Emulated { .. } | Code::LowLatency { .. } => &[],
         }
     }
 
@@ -110,7 +155,38 @@ impl Code {
     pub fn function(&self) -> Option<&Function> {
         match self {
             Code::Cuda { function, .. } => Some(function),
+            Code::LowLatency { function, .. } => function.as_ref(),
             Code::Emulated { .. } => None,
         }
+    }
+}
+
+/// Names for stall records of this kernel.
+fn names(pipeline: &Pipeline, (roles, waits): (&[String], &[String]), cells: &Cells) -> Names {
+    let kernel = &pipeline.kernel;
+    let barriers = waits.len() - kernel.counters.len();
+    let waits = waits.iter().enumerate().map(|(what, name)| {
+        let counter = what.checked_sub(barriers);
+        let mut at = None;
+        for role in kernel.roles.iter().filter(|_| counter.is_some()) {
+            visit(&role.body, &mut |op| {
+                if let OpKind::Wait { cells, .. } = &op.kind
+                    && Some(cells.counter.index()) == counter
+                {
+                    let loc = kernel.loc(op.id);
+                    at.get_or_insert_with(|| format!("{}:{}", loc.file(), loc.line()));
+                }
+            });
+        }
+        Awaited {
+            name: name.clone(),
+            first: counter.map_or(0, |counter| cells.at(counter)),
+            at,
+        }
+    });
+    Names {
+        kernel: kernel.name.clone(),
+        roles: roles.to_vec(),
+        waits: waits.collect(),
     }
 }

@@ -10,6 +10,7 @@ mod emulate;
 mod encoded;
 mod everywhere;
 mod how;
+mod low_latency;
 mod maps;
 mod parts;
 mod place;
@@ -22,6 +23,7 @@ mod which;
 mod workspace;
 
 pub use crate::compares::compile_agree;
+pub use crate::low_latency::compile_exchange;
 pub(crate) use code::warm;
 pub use compile::{compile, compile_all};
 pub(crate) use how::How;
@@ -35,8 +37,9 @@ use crate::communicator::Communicator;
 use crate::cuda::{Arguments, Function, LaunchConfig};
 use crate::driver::{self, Address, Gpu, Local, Stream, Watch};
 use crate::error::Error;
-use crate::group::{Awaited, Entry, Named, Names, Placed};
+use crate::group::{Entry, Named, Placed};
 use crate::jit::Compiler;
+use crate::low_latency::Collective;
 use crate::machines;
 use crate::retire;
 use crate::unfinished::Next;
@@ -44,7 +47,7 @@ use cells::Cells;
 use code::Code;
 use counterflow_codegen::cuda::{CudaSource, Param, WATCH_BYTES};
 use counterflow_codegen::diag::Diagnostics;
-use counterflow_codegen::kernel::{Kernel, OpKind, visit};
+use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::{COUNTER_LINE, Plan};
 use counterflow_codegen::program::{CounterId, TensorId};
@@ -54,7 +57,7 @@ use counterflow_codegen::warp::{Field, Pipeline};
 use counts::Copies;
 use encoded::Maps;
 pub(crate) use place::is_alone;
-use place::{copies, place, scratch_of};
+use place::{copies, place, place_slots, scratch_of};
 use prepared::AllPrepared;
 use std::sync::{Arc, Mutex};
 use tables::Tables;
@@ -84,6 +87,7 @@ pub struct Loaded {
     placed: Arc<Placed>,
     /// Scratch tensors, by address.
     scratch: Tensors,
+    /// Words in which a launch counts its finished CTAs; of an exchange of low latency, a word for each CTA that counts launches.
     finished: Local<u32>,
     /// Element that a launch reads of tensors without elements.
     zeros: Local<u32>,
@@ -130,21 +134,47 @@ impl Loaded {
         pipeline: &Checked<Pipeline>,
         series: &Series,
     ) -> Result<Loaded, Error> {
-        Loaded::load_beside(rank, compiler, pipeline, series, "")
+        Loaded::load_beside(rank, compiler, (pipeline, series), None, "")
     }
 
-    /// As [`Loaded::load`], of an op that has launches of up to so many rows each, which all ranks must have, too.
-    pub(crate) fn load_beside<'c>(
+    /// As [`Loaded::load`], of the exchange of few rows that takes the place of the schedule's kernel, if it is given.
+    ///
+    /// # Errors
+    /// As [`Loaded::load`]; [`Error::Usage`] and [`Error::TooLarge`] if the schedule is not that exchange, or not of few rows.
+    pub fn load_exchange<'c>(
         rank: &Communicator,
         compiler: impl Into<Option<&'c Compiler>>,
         pipeline: &Checked<Pipeline>,
         series: &Series,
+        collective: Option<Collective>,
+    ) -> Result<Loaded, Error> {
+        Loaded::load_beside(rank, compiler, (pipeline, series), collective, "")
+    }
+
+    /// As [`Loaded::load_exchange`], of an op that has launches of up to so many rows each, which all ranks must have, too.
+    pub(crate) fn load_beside<'c>(
+        rank: &Communicator,
+        compiler: impl Into<Option<&'c Compiler>>,
+        (pipeline, series): (&Checked<Pipeline>, &Series),
+        collective: Option<Collective>,
         rows: &str,
     ) -> Result<Loaded, Error> {
         series.is_of(&pipeline.kernel).map_err(Diagnostics::from)?;
         let alone = is_alone(&pipeline.kernel);
         let compiler = compiler.into();
-        let code = Code::load(rank, compiler, pipeline).and_then(|code| {
+        let made = match collective {
+            None => Code::load(rank, compiler, pipeline),
+            Some(collective) => {
+                let kernel = &pipeline.kernel;
+                series
+                    .plan(series.most())
+                    .map_err(Error::from)
+                    .and_then(|largest| {
+                        Code::low_latency(rank, compiler, collective, (kernel, &largest))
+                    })
+            }
+        };
+        let code = made.and_then(|code| {
             let waits = rank.world() > 1 && !pipeline.kernel.counters.is_empty();
             let loaded = if waits {
                 rank.loads_compares(compiler)
@@ -165,14 +195,19 @@ impl Loaded {
             // Kernels that wait for copies have a longer limit, so that the copies' stream reports a stall.
             limit += limit / 4;
         }
-        let (cells, placed) = place(rank, series, rows)?;
+        let (cells, placed) = match &code {
+            Code::LowLatency { largest, .. } => place_slots(rank, series, (largest, rows))?,
+            Code::Cuda { .. } | Code::Emulated { .. } => place(rank, series, rows)?,
+        };
         let mut scratch = Tensors::new();
-        for (tensor, (range, _)) in scratch_of(&pipeline.kernel).zip(&placed.scratch) {
-            scratch.range(tensor, range, rank.rank());
+        if collective.is_none() {
+            for (tensor, (range, _)) in scratch_of(&pipeline.kernel).zip(&placed.scratch) {
+                scratch.range(tensor, range, rank.rank());
+            }
         }
         let (watch, named) = rank.watch(
             placed.number,
-            names(pipeline, code.names(), &cells),
+            code.names(pipeline, &cells),
             limit,
             cells.count(),
         );
@@ -182,7 +217,12 @@ impl Loaded {
             let zeros = |words| Local::zeros(rank.own_stream(), words);
             let tables = Tables::new(rank, cells.end() as usize)?;
             let machine = machines::machine(rank.gpu().name())?;
-            Ok((zeros(FINISHED)?, zeros(ZEROS)?, tables, machine))
+            let words = match collective {
+                None => FINISHED,
+                // As many CTAs as a launch may have.
+                Some(_) => series.sms() as usize,
+            };
+            Ok((zeros(words)?, zeros(ZEROS)?, tables, machine))
         };
         let (finished, zeros, tables, machine) = made().inspect_err(|error: &Error| {
             // The others have it by now, and will launch it.
@@ -208,8 +248,11 @@ impl Loaded {
                 tables,
                 copies: Copies::new(&pipeline.kernel, (cells.count() * rank.world()) as usize),
             }),
-            dependent_launch: pipeline.dependent_launch,
-            loaded_early: dependent_launch::loaded_early(&pipeline.kernel),
+            dependent_launch: pipeline.dependent_launch && collective.is_none(),
+            loaded_early: match collective {
+                None => dependent_launch::loaded_early(&pipeline.kernel),
+                Some(_) => Vec::new(),
+            },
             written: written(&pipeline.kernel),
             early: false,
             pipeline: pipeline.clone(),
@@ -228,6 +271,10 @@ impl Loaded {
     /// # Errors
     /// What the driver refuses.
     pub fn fill_scratch(&self, rank: &Communicator, byte: u8) -> Result<(), Error> {
+        if self.slots().is_some() {
+            // What is not zero there has come.
+            return Ok(());
+        }
         self.placed.scratch.iter().try_for_each(|(range, _)| {
             driver::fill(
                 rank.own_stream(),
@@ -267,10 +314,15 @@ impl Loaded {
             let ids = (0..kernel.buffers.len()).map(|index| TensorId(index as u16));
             let shared = ids.filter_map(|id| Some((id, self.given(tensors, id)?.shared?)));
             shared.fold(
-                entry.at(
-                    "counters",
-                    self.placed.cells.as_ref().map_or(0, |cells| cells.offset()),
-                ),
+                match &self.code {
+                    Code::LowLatency { .. } => {
+                        entry.at("rows", self.slots().map_or(0, |slots| slots.offset()))
+                    }
+                    Code::Cuda { .. } | Code::Emulated { .. } => entry.at(
+                        "counters",
+                        self.placed.cells.as_ref().map_or(0, |cells| cells.offset()),
+                    ),
+                },
                 |entry, (id, base)| entry.at(self.name(id), base.since(self.heap)),
             )
         })
@@ -545,34 +597,4 @@ fn written(kernel: &Kernel) -> Vec<TensorId> {
     let buffers = (0..).map(TensorId).zip(&kernel.buffers);
     let written = buffers.filter(|(_, buffer)| !buffer.usage.is_fixed());
     written.map(|(tensor, _)| tensor).collect()
-}
-
-/// Names for stall records of this kernel.
-fn names(pipeline: &Pipeline, (roles, waits): (&[String], &[String]), cells: &Cells) -> Names {
-    let kernel = &pipeline.kernel;
-    let barriers = waits.len() - kernel.counters.len();
-    let waits = waits.iter().enumerate().map(|(what, name)| {
-        let counter = what.checked_sub(barriers);
-        let mut at = None;
-        for role in kernel.roles.iter().filter(|_| counter.is_some()) {
-            visit(&role.body, &mut |op| {
-                if let OpKind::Wait { cells, .. } = &op.kind
-                    && Some(cells.counter.index()) == counter
-                {
-                    let loc = kernel.loc(op.id);
-                    at.get_or_insert_with(|| format!("{}:{}", loc.file(), loc.line()));
-                }
-            });
-        }
-        Awaited {
-            name: name.clone(),
-            first: counter.map_or(0, |counter| cells.at(counter)),
-            at,
-        }
-    });
-    Names {
-        kernel: kernel.name.clone(),
-        roles: roles.to_vec(),
-        waits: waits.collect(),
-    }
 }

@@ -4,6 +4,7 @@ use super::cells::Cells;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::group::{Needs, Placed, Readers, Scratch};
+use crate::low_latency::Sizes;
 use crate::undo::{Fix, undone};
 use counterflow_codegen::kernel::{Kernel, Purpose};
 use counterflow_codegen::plan::Plan;
@@ -61,6 +62,40 @@ pub(super) fn scratch_needs(kernel: &Checked<Kernel>, most: &Plan) -> Vec<Scratc
     scratch.collect()
 }
 
+/// Memory that peers write in an exchange of low latency, for every launch of a series whose largest has these sizes. Collective.
+pub(super) fn place_slots(
+    rank: &Communicator,
+    series: &Series,
+    (largest, rows): (&Sizes, &str),
+) -> Result<(Cells, Arc<Placed>), Error> {
+    let none = Cells::new(Vec::new());
+    if rank.world() == 1 {
+        return Ok((none, Arc::new(Placed::alone())));
+    }
+    let name = series.kernel().name.as_str();
+    let placed = rank.place(Needs {
+        kernel: name.into(),
+        most: most(series, rows),
+        plan: series.plan(series.most())?.hash,
+        cells: 0,
+        scratch: vec![Scratch {
+            name: format!("rows of {name}").into(),
+            bytes: largest.heap(),
+            readers: None,
+        }],
+    })?;
+    Ok((none, placed))
+}
+
+/// The largest launches of an op, as ranks compare them.
+fn most(series: &Series, rows: &str) -> Arc<str> {
+    match rows.contains(',') {
+        true => format!("{} in buckets of {rows} rows", series.most()),
+        false => series.most().to_string(),
+    }
+    .into()
+}
+
 /// Counter cells and scratch for every launch of a series. Collective, unless the kernel is alone.
 pub(super) fn place(
     rank: &Communicator,
@@ -75,11 +110,7 @@ pub(super) fn place(
     let most = series.plan(series.most())?;
     let placed = rank.place(Needs {
         kernel: kernel.name.as_str().into(),
-        most: match rows.contains(',') {
-            true => format!("{} in buckets of {rows} rows", series.most()),
-            false => series.most().to_string(),
-        }
-        .into(),
+        most: self::most(series, rows),
         plan: most.hash,
         cells: cells.count(),
         scratch: scratch_needs(kernel, &most),

@@ -20,6 +20,10 @@ pub(super) struct Parameters {
     pub arguments: Arguments,
     /// The launch as an emulated GPU takes it.
     pub emulated: Option<Arc<open::Launch>>,
+    /// The twin of an exchange there.
+    pub twin: Option<open::TwinLaunch>,
+    /// CTAs of an exchange.
+    pub ctas: Option<u32>,
 }
 
 /// The parameters of a launch that may run here, and what the ledger says of it.

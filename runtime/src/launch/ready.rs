@@ -7,6 +7,8 @@ use super::which::Which;
 use super::{How, Loaded, State, Tensors};
 use crate::begins::Begins;
 use crate::communicator::Communicator;
+use crate::cuda::{Function, LaunchConfig};
+use crate::driver::Address;
 use crate::error::Error;
 use crate::group::Entry;
 use counterflow_codegen::diag::Diagnostics;
@@ -56,7 +58,12 @@ impl Loaded {
             copies,
         } = &mut *state;
         let capturing = how.records;
-        let arrivals = tables.of(rank, &self.pipeline, plan, (&self.cells, &how), capturing)?;
+        let arrivals = match &self.code {
+            Code::LowLatency { .. } => Address::of(0),
+            Code::Cuda { .. } | Code::Emulated { .. } => {
+                tables.of(rank, &self.pipeline, plan, (&self.cells, &how), capturing)?
+            }
+        };
         prepared.of((Which::of(plan), arrivals), tensors.places(), || {
             self.admit(rank, plan)?;
             let mut parameters = Parameters::default();
@@ -69,6 +76,10 @@ impl Loaded {
                     let launch = self.emulated(rank, plan, tensors)?;
                     parameters.emulated = Some(Arc::new(launch));
                 }
+                Code::LowLatency { largest, dtype, .. } => {
+                    let sizes = (largest, *dtype);
+                    self.exchanges(&mut parameters, sizes, rank, plan, tensors)?;
+                }
             }
             Ok((parameters, self.entry(rank, plan, tensors)))
         })?;
@@ -76,6 +87,9 @@ impl Loaded {
             cells.ready(rank.rank())?;
         }
         self.scratch.ready(rank.rank())?;
+        if let Some(slots) = self.slots() {
+            slots.ready(rank.rank())?;
+        }
         tensors.ready(rank.rank())?;
         if how.keeps.is_some() {
             // Replays come after what was enqueued in the rank's stream for them.
@@ -99,8 +113,14 @@ impl Loaded {
 impl Ready<'_> {
     /// CTAs that are on the GPU while it waits for peers: its own, and those of the launch behind it that may begin meanwhile.
     pub fn ctas(&self) -> u32 {
-        let own = self.plan.grid.gemm + self.plan.grid.comm;
-        (own + self.how.follower).min(self.rank.gpu().sms())
+        match self.state.prepared.latest().parameters.ctas {
+            // It lets none come before its end.
+            Some(own) => own,
+            None => {
+                let own = self.plan.grid.gemm + self.plan.grid.comm;
+                (own + self.how.follower).min(self.rank.gpu().sms())
+            }
+        }
     }
 
     /// Its entry in the ledger, if a peer waits for it. A captured launch is compared at each replay.
@@ -153,17 +173,33 @@ impl Ready<'_> {
         let Parameters {
             arguments,
             emulated,
+            twin,
+            ctas: exchanges,
         } = &prepared.parameters;
+        let started = |function: &Function, grid: LaunchConfig| {
+            let started = loaded.start(how.stream, function, grid, arguments);
+            if let (Err(_), Some(unfinished)) = (&started, how.unfinished) {
+                unfinished.unknown();
+            }
+            started
+        };
         let kernel = || match &loaded.code {
             Code::Cuda {
                 source, function, ..
             } => {
                 let grid = loaded.grid((rank, &how), plan, source.threads, self.tensors);
-                let started = loaded.start(how.stream, function, grid, arguments);
-                if let (Err(_), Some(unfinished)) = (&started, how.unfinished) {
-                    unfinished.unknown();
-                }
-                started
+                started(function, grid)
+            }
+            Code::LowLatency {
+                function: Some(function),
+                ..
+            } => started(
+                function,
+                loaded.exchange_grid(&how, exchanges.unwrap_or(1), self.tensors),
+            ),
+            Code::LowLatency { function: None, .. } => {
+                let mut twin = twin.iter();
+                twin.try_for_each(|twin| how.stream.twin(twin.clone()))
             }
             Code::Emulated { .. } => {
                 let mut launch = emulated.iter();

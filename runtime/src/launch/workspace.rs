@@ -4,6 +4,7 @@ use super::place::{cells_of, is_alone, scratch_needs};
 use super::{FINISHED, Loaded, ZEROS, tables};
 use crate::group::{CELLS, PLACES, places};
 use crate::held::HeapUse;
+use crate::low_latency::{Collective, Sizes};
 use counterflow_codegen::plan::{COUNTER_LINE, Plan};
 use counterflow_codegen::verify::Series;
 
@@ -23,6 +24,18 @@ impl Loaded {
     pub fn workspace(series: &Series, largest: &Plan) -> u64 {
         let HeapBytes { own, shared, .. } = Loaded::heap_bytes(series, largest);
         own + shared.iter().sum::<u64>()
+    }
+
+    /// As [`Loaded::workspace`], of what [`Loaded::load_exchange`] loads.
+    pub fn exchange_workspace(
+        series: &Series,
+        largest: &Plan,
+        collective: Option<Collective>,
+    ) -> u64 {
+        match collective {
+            None => Loaded::workspace(series, largest),
+            Some(collective) => Loaded::exchange_heap_bytes(collective, series, largest),
+        }
     }
 
     /// Bytes of the heap, by what is shared.
@@ -45,6 +58,24 @@ impl Loaded {
             }
         }
         bytes
+    }
+
+    /// Bytes of the heap that an exchange of low latency takes in place of the series' kernel.
+    pub(crate) fn exchange_heap_bytes(
+        collective: Collective,
+        series: &Series,
+        largest: &Plan,
+    ) -> u64 {
+        match Sizes::of_plan(collective, series.kernel(), largest) {
+            // Its counters take no cell, and yet the least allocation.
+            Ok((sizes, _)) if sizes.world > 1 => HeapUse::by(0) + HeapUse::by(sizes.heap()),
+            Ok(_) | Err(_) => 0,
+        }
+    }
+
+    /// The most bytes that an exchange takes of a GPU's own memory: a word for each CTA.
+    pub(crate) fn exchange_own_bytes(series: &Series) -> u64 {
+        (series.sms() as usize + ZEROS) as u64 * 4
     }
 
     /// The most bytes that it takes of a GPU's own memory.

@@ -6,8 +6,8 @@ use crate::caller::{captured, in_order};
 use crate::communicator::Communicator;
 use crate::driver::{Event, Graph, MemoryOp, Stream};
 use crate::error::Error;
-use crate::family::{Family, Stage};
-use crate::schedules::{Sender, gather, product};
+use crate::family::{Collective, Family, Stage};
+use crate::schedules::{Sender, gather, gathered, product};
 use crate::tensor::Tensor;
 use crate::user_buffer::UserBuffer;
 use half::bf16;
@@ -87,6 +87,44 @@ fn plans_count_the_arrivals_of_all_stages() {
         rank.barrier()
     });
     done.map(drop).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// A rank that does not come to an exchange of low latency is named with the row, and the kernel of the rank that waits ends.
+#[test]
+fn an_exchange_of_low_latency_names_the_rank_that_never_launches() {
+    let limit = Duration::from_millis(300);
+    let told = Communicator::each(&ranks(2, limit), |rank| {
+        rank.reserve(4 << 20)?;
+        let few = Stage::low_latency(Collective::AllGather, gathered());
+        let family = Family::new("gathered", gathered()).or_stages([few]);
+        let name = family.candidates()[1].name();
+        let op = rank.family(&family).schedule(&name).up_to(9, SIDE, SIDE);
+        let op = op.build()?;
+        let x = rank.allocate::<bf16>("x", [10, SIDE])?;
+        rank.synchronize()?;
+        rank.barrier()?;
+        if rank.rank() == 1 {
+            while rank.alive().is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            return Ok(rank.alive().expect_err("it ended"));
+        }
+        op.on(rank).tensor("x", &x).launch()?;
+        op.on(rank).tensor("x", &x).rows(3).launch()?;
+        Ok(rank.synchronize().expect_err("nobody comes"))
+    });
+    for error in told.unwrap_or_else(|error| panic!("{error}")) {
+        assert_eq!(error.kind(), "stalled", "{error}");
+        let text = error.to_string();
+        let wanted = [
+            "rank 0 waited too long",
+            "rows of rank 1[5]",
+            "low_latency_gathered",
+        ];
+        for part in wanted {
+            assert!(text.contains(part), "{text}");
+        }
+    }
 }
 
 fn fails() -> Error {

@@ -150,6 +150,16 @@ impl Workspace {
 
     /// Memory of one kernel, with `room` bytes for counters that are near the others'.
     pub(super) fn of(proof: &Proof, room: u64) -> Workspace {
+        if let Some(collective) = proof.collective {
+            return Workspace {
+                own: Loaded::exchange_own_bytes(&proof.series),
+                ..Workspace::apart(Loaded::exchange_heap_bytes(
+                    collective,
+                    &proof.series,
+                    &proof.largest,
+                ))
+            };
+        }
         let HeapBytes { own, shared, near } = Loaded::heap_bytes(&proof.series, &proof.largest);
         let scratch = shared.iter().sum::<u64>();
         Workspace {

@@ -60,6 +60,27 @@ pub fn gather_in(order: Ranks, name: &str, sender: Sender, tile: Tune) -> Progra
     s.finish()
 }
 
+/// x = all_gather(x).
+#[allow(dead_code, reason = "unit tests of the crate use it")]
+pub fn gathered() -> Program {
+    let mut s = ScheduleBuilder::new("gathered");
+    let x = s.gathered("x", Bf16);
+    let pieces = s.pieces("pieces", x, 64);
+    let arrived = s.counters("arrived", [pieces.into()]);
+    s.comm(4, |s| {
+        s.for_ranks("peer", ranks().before_me(), |s, peer| {
+            s.for_items("p", pieces.of(me()), |s, p| {
+                s.copy(x.on(&peer).at(p), x.at(p));
+                s.signal(arrived.on(&peer).at(p), 1);
+            });
+        });
+        s.for_ranks("chunk", ranks().after_me(), |s, chunk| {
+            s.for_items("p", pieces.of(&chunk), |s, p| s.wait(arrived.at(p)));
+        });
+    });
+    s.finish()
+}
+
 /// y = x · wᵀ on every rank by itself.
 pub fn product(tile: (u32, u32)) -> Program {
     let mut s = ScheduleBuilder::new("product");

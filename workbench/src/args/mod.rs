@@ -380,6 +380,8 @@ fn of_family(verb: Verb, family: &Family) -> Result<Program, Error> {
         return Ok(family.first().clone());
     }
     let stages = family.candidates().iter().flat_map(Candidate::stages);
+    // An exchange of low latency is no schedule.
+    let stages = stages.filter(|stage| stage.collective().is_none());
     let mut names: Vec<&str> = stages.map(|stage| &stage.program().name[..]).collect();
     names.sort_unstable();
     names.dedup();

@@ -11,6 +11,7 @@ use counterflow_codegen::shape::Shape;
 use counterflow_codegen::target;
 use counterflow_codegen::variant::Variant;
 use counterflow_runtime::Error;
+use counterflow_runtime::family::{Collective, Stage};
 use counterflow_runtime::tuned;
 use counterflow_runtime::tuning::Tuning;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,8 @@ pub(super) struct Candidates<'a> {
     base: Variant,
     built: Vec<Built>,
     many: Option<Many>,
+    /// The exchange of few rows that is launched instead of its kernels.
+    collective: Option<Collective>,
     build: fn(&Program, &Variant) -> Result<Built, Error>,
     /// For each product, its candidates among those built.
     taken: Vec<Vec<usize>>,
@@ -82,6 +85,7 @@ impl<'a> Candidates<'a> {
                 base,
                 built,
                 many,
+                collective: None,
                 build: variants::build,
                 taken: Vec::new(),
             }),
@@ -95,16 +99,18 @@ impl<'a> Candidates<'a> {
             base,
             built: Vec::new(),
             many: None,
+            collective: None,
             build: variants::build,
             taken: Vec::new(),
         }
     }
 
     /// Kernels of a stage of a family's candidate, which may only move data.
-    pub(super) fn stage(program: &'a Program, base: Variant) -> Candidates<'a> {
+    pub(super) fn stage(stage: &'a Stage, base: &Variant) -> Candidates<'a> {
         Candidates {
             build: variants::build_stage,
-            ..Candidates::chosen(program, base)
+            collective: stage.collective(),
+            ..Candidates::chosen(stage.program(), stage.variant(base))
         }
     }
 
@@ -206,7 +212,10 @@ impl<'a> Candidates<'a> {
         case: &Case,
         machine: &Machine,
     ) -> Result<Planned<'_>, Error> {
-        self.built[which].plan(case, machine)
+        Ok(Planned {
+            collective: self.collective,
+            ..self.built[which].plan(case, machine)?
+        })
     }
 
     /// Index of that variant's kernel.
@@ -236,6 +245,8 @@ impl<'a> Candidates<'a> {
         &self,
         which: impl Iterator<Item = usize>,
     ) -> Result<Vec<CudaSource>, Error> {
+        // The text of an exchange of low latency is another, and compiles in no time.
+        let which = which.filter(|_| self.collective.is_none());
         let each: BTreeSet<usize> = which.collect();
         each.into_iter()
             .map(|which| Ok(target::emit(self.built[which].pipeline()?)))

@@ -188,7 +188,8 @@ impl<'a> Part<'a> {
         place: impl Fn(usize, TensorId) -> Option<&'m Memory>,
     ) -> Result<Part<'a>, Error> {
         let kernel = &planned.built.kernel;
-        let loaded = Loaded::load(rank, compiler, planned.pipeline, &planned.series)?;
+        let (pipeline, series) = (planned.pipeline, &planned.series);
+        let loaded = Loaded::load_exchange(rank, compiler, pipeline, series, planned.collective)?;
         // Nothing else in the stream is launched early: cuBLASLt's and our own kernels are ordinary launches.
         let loaded = loaded.early_after_foreign_kernels();
         let mut tensors = vec![Tensors::new(); sets];

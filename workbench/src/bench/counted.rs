@@ -37,7 +37,7 @@ impl Task<'_> {
 /// Bytes of the heap that kernels have.
 fn of_kernels(task: &Task<'_>) -> u64 {
     let kernels = task.loaded();
-    let each = kernels.map(|of| Loaded::workspace(&of.series, &of.plan));
+    let each = kernels.map(|of| Loaded::exchange_workspace(&of.series, &of.plan, of.collective));
     each.sum()
 }
 

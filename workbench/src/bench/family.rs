@@ -77,9 +77,7 @@ impl<'a> FamilyCandidates<'a> {
         };
         let kernels = family.candidates().iter().map(|candidate| {
             let stages = candidate.stages().iter();
-            let of =
-                |stage: &'a family::Stage| Candidates::stage(stage.program(), stage.variant(base));
-            stages.map(of).collect()
+            stages.map(|stage| Candidates::stage(stage, base)).collect()
         });
         Ok(FamilyCandidates {
             family,
@@ -150,6 +148,8 @@ impl<'a> FamilyCandidates<'a> {
         setup: &Setup,
     ) -> Result<Vec<One>, Error> {
         let stages = self.family.candidates()[candidate].stages();
+        let mut all = stages.iter();
+        all.try_for_each(|stage| stage.admits(self.base.world, &of(case)))?;
         let kernels = self.kernels[candidate].iter_mut().zip(stages);
         let each = kernels.map(|(kernels, stage)| {
             let machine = setup.machine(stage.program());

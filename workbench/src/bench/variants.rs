@@ -18,6 +18,7 @@ use counterflow_codegen::variant::{Asked, Tensors, Variant};
 use counterflow_codegen::verify::{self, Checked, Series};
 use counterflow_codegen::warp::Pipeline;
 use counterflow_runtime::Error;
+use counterflow_runtime::family::Collective;
 use counterflow_runtime::gpus::Memory;
 use counterflow_runtime::tuned::{self, Ranked};
 use std::collections::BTreeMap;
@@ -45,6 +46,8 @@ pub(super) struct Planned<'a> {
     pub pipeline: &'a Checked<Pipeline>,
     pub series: Series,
     pub plan: Checked<Plan>,
+    /// The exchange of few rows that is launched instead of the kernel.
+    pub collective: Option<Collective>,
     /// Choices as a table has them; none if it only stands beside the others.
     pub recorded: Option<Choices>,
 }
@@ -62,7 +65,11 @@ impl Planned<'_> {
 
     /// Schedule and choices.
     pub(super) fn name(&self) -> String {
-        format!("{} {}", self.built.kernel.name, self.built.name)
+        match self.collective {
+            // The choices are of the kernel that is not launched.
+            Some(_) => self.built.kernel.name.clone(),
+            None => format!("{} {}", self.built.kernel.name, self.built.name),
+        }
     }
 }
 
@@ -203,6 +210,7 @@ impl Built {
             built: self,
             series,
             plan,
+            collective: None,
             pipeline: self.pipeline()?,
             recorded: Some(self.words()),
         })

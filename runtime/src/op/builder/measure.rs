@@ -7,6 +7,7 @@ use super::trial::{Contest, first_said};
 use crate::error::Error;
 use crate::family::{self, Family};
 use crate::held::HeapUse;
+use crate::low_latency::Sizes;
 use crate::machines;
 use crate::op::workspace::Workspace;
 use crate::proof::Bits;
@@ -301,12 +302,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// The candidates of a bucket that there is time to measure, and how. None of fewer than two.
     fn contest(&self, bucket: Bucket<'_>, tuning: Tuning) -> Result<Option<Candidates>, Error> {
         let mut candidates = self.candidates(bucket, tuning)?;
-        let machine = |program: &Program| {
-            Ok::<_, Error>(Machine {
-                sms: self.sms(program)?,
-                ..machines::machine(self.rank.gpu().name())?
-            })
-        };
+        let machine = |program: &Program| self.machine(program);
         let seconds = candidates.iter().map(|one| one.predicted(&machine));
         let seconds = seconds.collect::<Result<Vec<_>, Error>>()?;
         let effort = Effort::within(tuning.budget(), &seconds);
@@ -314,6 +310,14 @@ impl<S: Launcher> OpBuilder<'_, S> {
             candidates.truncate(effort.candidates);
             (candidates, effort)
         }))
+    }
+
+    /// The part of the GPU that a launch of that schedule has.
+    fn machine(&self, program: &Program) -> Result<Machine, Error> {
+        Ok(Machine {
+            sms: self.sms(program)?,
+            ..machines::machine(self.rank.gpu().name())?
+        })
     }
 
     /// The candidates of a bucket, proven, the model's favourite first.
@@ -352,10 +356,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
         stage: usize,
         tuning: Tuning,
     ) -> Result<Vec<Contender>, Error> {
-        let machine = Machine {
-            sms: self.sms(program)?,
-            ..machines::machine(self.rank.gpu().name())?
-        };
+        let machine = self.machine(program)?;
         let bits = (bucket.bits)(stage);
         Ok(contenders(
             program,
@@ -384,9 +385,19 @@ impl<S: Launcher> OpBuilder<'_, S> {
             let each = stages.map(|(stage, at)| {
                 let of = (stage.program(), &stage.variant(&self.variant));
                 let shape = &stage.shape(bucket.shape);
-                self.variants(of, Bucket { shape, ..bucket }, at, tuning)
+                let mut found = self.variants(of, Bucket { shape, ..bucket }, at, tuning)?;
+                if let Some(collective) = stage.collective() {
+                    let sizes = Sizes::of_shape(collective, self.variant.world, shape);
+                    let machine = self.machine(stage.program())?;
+                    // What is not of few rows is no candidate.
+                    found.truncate(usize::from(sizes.are_few().is_ok()));
+                    found
+                        .iter_mut()
+                        .for_each(|one| one.seconds = sizes.seconds(&machine));
+                }
+                Ok(found)
             });
-            let each: Vec<Vec<Contender>> = each.collect::<Result<_, _>>()?;
+            let each: Vec<Vec<Contender>> = each.collect::<Result<_, Error>>()?;
             if each.iter().any(Vec::is_empty) {
                 continue;
             }

@@ -240,6 +240,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
             }
             let proof = self.rank.proven().of(&Asked {
                 program: &self.program,
+                collective: None,
                 variant: self.variant.clone(),
                 shape: shape.clone(),
                 gpu: self.rank.gpu().name(),
@@ -314,8 +315,8 @@ impl<S: Launcher> OpBuilder<'_, S> {
         let load = |proof: &Arc<Proof>| {
             let kernel = proof.series.kernel();
             let loaded = || {
-                let (pipeline, series) = (&proof.pipeline, &proof.series);
-                let loaded = Loaded::load_beside(rank, self.compiler, pipeline, series, rows)?;
+                let of = (&proof.pipeline, &proof.series);
+                let loaded = Loaded::load_beside(rank, self.compiler, of, proof.collective, rows)?;
                 loaded.admit(rank, &proof.largest)?;
                 Ok(loaded)
             };

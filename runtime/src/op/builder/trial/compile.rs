@@ -29,6 +29,8 @@ impl<S: Launcher> OpBuilder<'_, S> {
         let compiler = self.compiler.or(found.as_ref());
         let compiler = compiler.filter(|compiler| compiler.keeps());
         let stages = candidates.iter().flat_map(|one| &one.stages);
+        // An exchange of low latency has another text, which compiles in no time.
+        let stages = stages.filter(|proof| proof.collective.is_none());
         let kernels: Vec<_> = stages.map(|proof| &proof.pipeline).collect();
         let compiles = |kernels: &[_]| {
             if let Some(compiler) = compiler {

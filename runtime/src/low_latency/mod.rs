@@ -1,0 +1,240 @@
+//! Exchanges of few rows, each by one kernel that is built for latency: rows go straight into every peer's memory, where data is its own
+//! signal, and nobody waits for a flag, a fence or the other CTAs. It takes the place of a schedule's kernel that does the same, as
+//! a stage of a family's candidate ([`Stage::low_latency`](crate::family::Stage::low_latency)).
+
+mod text;
+mod twin;
+
+pub(crate) use text::NAME;
+pub use text::compile_exchange;
+pub(crate) use twin::{At, Launched};
+
+use crate::error::Error;
+use crate::slots;
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::kernel::{Buffer, Kernel};
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::plan::Plan;
+use counterflow_codegen::program::{TensorId, Usage};
+use counterflow_codegen::shape::Shape;
+use std::fmt;
+
+/// Ranks at most: a thread holds a piece of each rank's rows.
+const MOST_RANKS: u32 = 8;
+/// Bytes of the heap at most on each rank: 256 rows of 8192 elements of four ranks, added up everywhere.
+const MOST_BYTES: u64 = 32 << 20;
+/// Bytes that a thread moves at once.
+const PIECE: u64 = 16;
+/// Threads of a CTA.
+pub(crate) const THREADS: u32 = 256;
+
+/// What ranks exchange.
+///
+/// ```
+/// use counterflow::family::{Collective, Stage};
+/// use counterflow::schedules::{all_reduce, gemm};
+///
+/// // An all-reduce of few rows behind a product.
+/// let few = [Stage::new(gemm()).tensor("y", "g"), Stage::low_latency(Collective::AllReduce, all_reduce()).of_result()];
+/// assert_eq!(few[1].program().name, "low_latency_all_reduce");
+/// println!("{}", Collective::AllReduce);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Collective {
+    /// Every rank has the rows of all at the end, in place.
+    AllGather,
+    /// Every rank has the sum over ranks of the rows that it owns.
+    ReduceScatter,
+    /// Every rank has the sum over ranks of all rows. Each sends all of its rows to every other.
+    AllReduce,
+}
+
+impl fmt::Display for Collective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Collective::AllGather => "all-gather",
+            Collective::ReduceScatter => "reduce-scatter",
+            Collective::AllReduce => "all-reduce",
+        })
+    }
+}
+
+/// Sizes of an exchange.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Sizes {
+    pub collective: Collective,
+    pub world: u32,
+    /// Rows over all ranks.
+    pub rows: u32,
+    /// Rows that a rank owns; the last ones own fewer, or none.
+    pub chunk: u32,
+    /// Bytes of a row.
+    pub row: u64,
+}
+
+impl Collective {
+    /// The tensor that a rank sends of, and the one that it receives.
+    fn tensors(self, kernel: &Kernel) -> Result<[TensorId; 2], Error> {
+        let given = kernel.buffers.iter().zip(0..);
+        let given = given.filter(|(buffer, _)| !buffer.is_scratch());
+        let given: Vec<(&Buffer, TensorId)> =
+            given.map(|(buffer, id)| (buffer, TensorId(id))).collect();
+        let usages: Vec<Usage> = given.iter().map(|(buffer, _)| buffer.usage).collect();
+        let (wanted, is): (&[Usage], &str) = match self {
+            Collective::AllGather => (&[Usage::GATHERED], "one tensor that is gathered"),
+            Collective::ReduceScatter => (
+                &[Usage::LOCAL, Usage::SCATTERED],
+                "an input, and an output whose rows ranks divide",
+            ),
+            Collective::AllReduce => (
+                &[Usage::LOCAL, Usage::REDUCED],
+                "an input, and an output that all ranks have",
+            ),
+        };
+        let refuse = |what: String, legal: String| {
+            Err(Error::Usage {
+                what: format!("{self} of low latency {what}"),
+                legal,
+            })
+        };
+        if usages != wanted {
+            return refuse(
+                format!("as {}", kernel.name),
+                format!("a schedule with {is}, in this order"),
+            );
+        }
+        let dtype = given[0].0.dtype;
+        if !matches!(dtype, Dtype::Bf16 | Dtype::F16)
+            || given
+                .iter()
+                .any(|(buffer, _)| buffer.dtype != dtype || buffer.mn_major)
+        {
+            return refuse(
+                format!("of {}", dtype.name()),
+                "rows of bf16, or of f16, which lie one behind the other".into(),
+            );
+        }
+        let (first, last) = (given[0].1, given[given.len() - 1].1);
+        Ok([first, last])
+    }
+
+    /// The element type.
+    pub(crate) fn dtype(self, kernel: &Kernel) -> Result<Dtype, Error> {
+        let [x, _] = self.tensors(kernel)?;
+        Ok(kernel.buffers[x.index()].dtype)
+    }
+}
+
+impl Sizes {
+    /// Sizes of a launch of that shape, which moves rows of its depth, of 16-bit elements.
+    pub(crate) fn of_shape(collective: Collective, world: u32, shape: &Shape) -> Sizes {
+        Sizes {
+            collective,
+            world,
+            rows: shape.m,
+            chunk: shape.m.div_ceil(world.max(1)),
+            row: 2 * u64::from(shape.k),
+        }
+    }
+
+    /// Sizes of a launch of that plan, and its tensors.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for a schedule that does something else, for other elements, and for rows with gaps between them.
+    pub(crate) fn of_plan(
+        collective: Collective,
+        kernel: &Kernel,
+        plan: &Plan,
+    ) -> Result<(Sizes, [TensorId; 2]), Error> {
+        let tensors = collective.tensors(kernel)?;
+        let [sent, received] = tensors;
+        // The output's rows are those that ranks divide.
+        let buffer = &kernel.buffers[received.index()];
+        let geometry = &plan.geometry;
+        let sizes = Sizes {
+            collective,
+            world: geometry.world,
+            rows: geometry.size(buffer.rows),
+            chunk: geometry.chunk_rows(buffer.rows),
+            row: u64::from(geometry.size(buffer.columns)) * u64::from(buffer.dtype.bytes()),
+        };
+        let contiguous = [sent, received]
+            .iter()
+            .all(|tensor| plan.pitch(kernel, *tensor) == sizes.row);
+        if !contiguous || !sizes.row.is_multiple_of(PIECE) {
+            return Err(Error::Usage {
+                what: format!(
+                    "{collective} of low latency of rows of {} bytes in {}",
+                    sizes.row, plan.shape
+                ),
+                legal: "rows of a multiple of 8 elements, without gaps between them".into(),
+            });
+        }
+        Ok((sizes, tensors))
+    }
+
+    /// Bytes that a rank sends a peer at most: one piece at least.
+    pub(crate) fn each(&self) -> u64 {
+        let rows = match self.collective {
+            Collective::AllGather | Collective::ReduceScatter => self.chunk,
+            Collective::AllReduce => self.rows,
+        };
+        (u64::from(rows) * self.row).max(PIECE)
+    }
+
+    /// Pieces of a row.
+    pub(crate) fn pieces(&self) -> u32 {
+        u32::try_from(self.row / PIECE).unwrap_or(u32::MAX)
+    }
+
+    /// Bytes of the heap on each rank.
+    pub(crate) fn heap(&self) -> u64 {
+        slots::bytes(self.world, self.each())
+    }
+
+    /// Refuses more ranks than a thread holds rows of, and more memory than few rows need.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`].
+    pub(crate) fn are_few(&self) -> Result<(), Error> {
+        let (bytes, help) = (self.heap(), "the exchange as a schedule is for many rows");
+        let what = match self.world > MOST_RANKS {
+            true => format!(
+                "{} of low latency of {} ranks: {MOST_RANKS} at most",
+                self.collective, self.world
+            ),
+            false if bytes > MOST_BYTES => format!(
+                "{} of low latency of {} rows of {} bytes: it takes {bytes} bytes of the heap, {MOST_BYTES} at most",
+                self.collective, self.rows, self.row
+            ),
+            false => return Ok(()),
+        };
+        Err(Error::TooLarge {
+            what,
+            help: help.into(),
+        })
+    }
+
+    /// CTAs of a launch, of so many at most.
+    pub(crate) fn ctas(&self, most: u32) -> u32 {
+        let pieces = (self.each() / PIECE).div_ceil(u64::from(THREADS));
+        u32::try_from(pieces)
+            .unwrap_or(u32::MAX)
+            .clamp(1, most.max(1))
+    }
+
+    /// The model's time of a launch, in seconds: its start behind a kernel of ours, a word's way to a peer, and the bytes that a rank
+    /// sends.
+    ///
+    /// An all-reduce with a norm behind it, which exchanges its rows so, took by that much longer than one of a single rank on two H100s
+    /// (`notes/bench`): of 1 row of 6144 elements 1.4 µs (this says 1.3), of 16 rows of 8192 2.5 (2.0), of 128 6.9 (7.2).
+    pub(crate) fn seconds(&self, machine: &Machine) -> f64 {
+        let own = u64::from(self.rows) * self.row;
+        let alone = machine.sm.dependent_launch_latency + own as f64 / machine.memory;
+        if self.world == 1 {
+            return alone;
+        }
+        let sent = u64::from(self.world - 1) * self.each();
+        alone + machine.signal_latency + sent as f64 / machine.link_push
+    }
+}

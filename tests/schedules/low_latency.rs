@@ -1,0 +1,278 @@
+//! Exchanges of low latency on emulated ranks: the same bits as the schedules whose place they take, in every world.
+
+use crate::few_rows::{ALL, Case, Exchange, Half, family, rows_of, run, schedule};
+use crate::parallel::in_parallel;
+use crate::wide::wide;
+use counterflow::family::{Collective, Family, Reason, Stage};
+use counterflow::op::Workspace;
+use counterflow::prelude::bf16;
+use counterflow::{
+    Communicator, Dtype, Error, Shape, Variant, families, family as choice, schedules,
+};
+
+const MOST: usize = 37;
+const COLUMNS: usize = 72;
+
+/// Rows of launches: fewer than ranks, chunks that differ, and all.
+fn rows(world: u32) -> Vec<usize> {
+    let world = world as usize;
+    vec![
+        MOST,
+        1,
+        world - 1,
+        world,
+        world + 1,
+        5,
+        2 * world - 1,
+        MOST - 1,
+        0,
+        3,
+        MOST,
+    ]
+}
+
+fn same_bits<E: Half>(world: u32, seed: u64) {
+    for collective in ALL {
+        let case = Case {
+            collective,
+            most: MOST,
+            columns: COLUMNS,
+            seed,
+        };
+        let after = |few| {
+            let ranks = Communicator::emulated(world).expect("ranks");
+            let done = run::<E>(&ranks, case, few, (&rows(world), None));
+            done.unwrap_or_else(|error| panic!("{case:?} few: {few}, world {world}: {error}"))
+        };
+        assert!(after(true) == after(false), "{case:?}, world {world}");
+    }
+}
+
+#[test]
+fn an_exchange_has_the_bits_of_the_schedule_in_every_world() {
+    let seeds = if wide() { 12 } else { 2 };
+    in_parallel(8 * seeds, |case| {
+        let (world, seed) = (1 + (case / seeds) as u32, (case % seeds) as u64);
+        match (seed + u64::from(world)) % 2 {
+            0 => same_bits::<bf16>(world, seed),
+            _ => same_bits::<half::f16>(world, seed),
+        }
+    });
+}
+
+#[test]
+fn a_row_has_the_same_bits_in_launches_of_any_number_of_rows() {
+    in_parallel(ALL.len(), |at| {
+        let case = Case {
+            collective: ALL[at],
+            most: MOST,
+            columns: 16,
+            seed: 3,
+        };
+        let ranks = Communicator::emulated(4).expect("ranks");
+        let counts: Vec<usize> = (1..=MOST).rev().step_by(3).collect();
+        let all = rows_of::<bf16>(&ranks, case, &counts).unwrap_or_else(|error| panic!("{error}"));
+        for (launch, rows) in all.iter().zip(&counts) {
+            assert!(launch[..] == all[0][..*rows], "{case:?} of {rows} rows");
+        }
+    });
+}
+
+/// A graph's launches take the buffers by turns with others, of other rows.
+#[test]
+fn replays_between_launches_of_other_rows() {
+    in_parallel(ALL.len(), |at| {
+        let case = Case {
+            collective: ALL[at],
+            most: 11,
+            columns: 24,
+            seed: 7,
+        };
+        let ranks = Communicator::emulated(3).expect("ranks");
+        let done = Communicator::each(&ranks, |rank| {
+            let mut exchange = Exchange::<bf16>::new(rank, case, true, (1, None))?;
+            let mut graphs = Vec::new();
+            for rows in [11, 2] {
+                graphs.push(rank.capture(|recording| exchange.launch(recording, 0, rows))?);
+            }
+            for round in 0..12 {
+                for (graph, rows) in graphs.iter().zip([11, 2]) {
+                    exchange.fill(rank, 0, (round, rows))?;
+                    rank.barrier()?;
+                    graph.launch(rank)?;
+                    exchange.after(rank, 0, (round, rows))?;
+                    let rows = 1 + round % 11;
+                    exchange.fill(rank, 0, (round, rows))?;
+                    rank.barrier()?;
+                    exchange.launch(rank, 0, rows)?;
+                    exchange.after(rank, 0, (round, rows))?;
+                }
+            }
+            rank.barrier()
+        });
+        done.map(drop).unwrap_or_else(|error| panic!("{error}"));
+    });
+}
+
+/// Ranks that launch other rows, or leave, are told by the exchange's name.
+#[test]
+fn ranks_that_differ_or_leave_are_told() {
+    for collective in ALL {
+        let case = Case {
+            collective,
+            most: 4,
+            columns: 64,
+            seed: 0,
+        };
+        let told = |rows: [Option<usize>; 2]| {
+            let ranks = Communicator::emulated(2).expect("ranks");
+            let told = Communicator::each(&ranks, |rank| {
+                let mut exchange = Exchange::<bf16>::new(rank, case, true, (1, None))?;
+                rank.barrier()?;
+                let Some(rows) = rows[rank.rank() as usize] else {
+                    return Ok(());
+                };
+                exchange.launch(rank, 0, rows)?;
+                rank.synchronize()
+            });
+            let error = told.expect_err("they differ");
+            (error.kind(), error.to_string())
+        };
+        let (kind, text) = told([Some(4), Some(3)]);
+        assert_eq!(kind, "mismatch", "{text}");
+        let name = format!("low_latency_{}", schedule(collective).name);
+        assert!(text.contains(&name), "{text}");
+        let (kind, text) = told([Some(4), None]);
+        assert_eq!(kind, "aborted", "{text}");
+        assert!(text.contains("rank 1 ended early"), "{text}");
+    }
+}
+
+/// The heap has what `workspace` says, and it is the exchange's two buffers.
+#[test]
+fn memory_is_what_is_told_before() {
+    for (collective, rows) in ALL.into_iter().zip([8, 8, 32]) {
+        let ranks = Communicator::emulated(4).expect("ranks");
+        let done = Communicator::each(&ranks, |rank| {
+            let family = family(collective);
+            let name = family.candidates()[1].name();
+            let builder = || rank.family(&family).schedule(&name).up_to(32, 64, 64);
+            let told: Workspace = builder().workspace()?;
+            let buffers = 2 * 3 * rows * 64 * 2;
+            assert!((buffers..buffers + 4096).contains(&told.heap), "{told:?}");
+            let before = rank.heap_use().used;
+            rank.reserve(before + told.heap + (2 << 20))?;
+            let op = builder().build()?;
+            assert_eq!(rank.heap_use().used - before, told.heap);
+            drop(op);
+            rank.synchronize()?;
+            rank.barrier()
+        });
+        done.map(drop).unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+/// The reason that a family without another candidate is refused.
+fn refused(family: &Family, world: u32, shape: &Shape, dtype: Dtype) -> String {
+    let base = Variant::new(world).dtype(dtype);
+    let chosen = choice::choose(&[], GPU, family, &base, shape, |_| 132);
+    let error: Error = chosen.map(|chosen| chosen.name).expect_err("refused");
+    format!("{error}: {}", error.help().unwrap_or_default())
+}
+
+const GPU: &str = "NVIDIA H100 80GB HBM3";
+
+#[test]
+fn many_rows_many_ranks_and_other_elements_are_refused_with_the_reason() {
+    let few = |collective| {
+        let stage = Stage::low_latency(collective, schedule(collective));
+        Family::new("bulk", schedule(collective)).or_stages([stage])
+    };
+    let only = |collective, world, m, dtype| {
+        let family = few(collective);
+        let name = family.candidates()[1].name();
+        let ranks = Communicator::emulated(world).expect("ranks");
+        let builder = ranks[0].family(&family).schedule(&name).dtype(dtype);
+        let error = builder
+            .up_to(m, 8192, 8192)
+            .workspace()
+            .expect_err("refused");
+        format!(
+            "{}: {error}: {}",
+            error.kind(),
+            error.help().unwrap_or_default()
+        )
+    };
+    let told = only(Collective::AllReduce, 4, 512, Dtype::Bf16);
+    let many = "too_large: all-reduce of low latency of 512 rows of 16384 bytes: it takes 50331648 bytes of the heap, 33554432 at most: the exchange as a schedule is for many rows";
+    assert_eq!(told, many);
+    let told = only(Collective::ReduceScatter, 9, 16, Dtype::Bf16);
+    let ranks = "too_large: reduce-scatter of low latency of 9 ranks: 8 at most: the exchange as a schedule is for many rows";
+    assert_eq!(told, ranks);
+    let told = only(Collective::AllGather, 2, 16, Dtype::F32);
+    assert!(
+        told.starts_with("usage: all-gather of low latency of f32: rows of bf16"),
+        "{told}"
+    );
+    // What does something else is none.
+    let wrong = Stage::low_latency(Collective::AllReduce, schedules::reduce_scatter());
+    let family = Family::new("wrong", schedules::reduce_scatter()).or_stages([wrong]);
+    let only = Family::new("reduce_scatter", schedules::reduce_scatter());
+    let name = family.candidates()[1].name();
+    let rank = &Communicator::emulated(2).expect("ranks")[0];
+    let error = rank
+        .family(&family)
+        .schedule(&name)
+        .up_to(16, 64, 64)
+        .workspace();
+    let error = error.expect_err("refused").to_string();
+    assert_eq!(
+        error,
+        "all-reduce of low latency as low_latency_reduce_scatter"
+    );
+    // A family takes another candidate, of many rows and of a shape that none has.
+    let base = Variant::new(4);
+    let chosen = choice::choose(
+        &[],
+        GPU,
+        &few(Collective::AllReduce),
+        &base,
+        &Shape::new(4096, 64, 8192),
+        |_| 132,
+    );
+    assert_eq!(chosen.expect("the schedule").name, "all_reduce");
+    let told = refused(&only, 2, &Shape::new(16, 4, 4), Dtype::Bf16);
+    assert!(told.contains("multiple of 16 bytes"), "{told}");
+}
+
+/// The model has them for few rows, and not for many; it says so.
+#[test]
+fn families_have_them_for_few_rows_by_the_model() {
+    let of = |family: &Family, m: u32, [n, k]: [u32; 2]| {
+        let shape = Shape::new(m, n, k);
+        choice::choose(&[], GPU, family, &Variant::new(4), &shape, |_| 132).expect("a choice")
+    };
+    let all = [
+        (families::gemm_reduce_scatter(), [8192, 2048]),
+        (families::gemm_all_reduce(), [8192, 2048]),
+        (families::all_gather_gemm(), [2560, 8192]),
+        (families::all_gather_swiglu(), [7168, 8192]),
+    ];
+    for (family, size) in all {
+        let few = of(&family, 16, size);
+        assert!(
+            few.name.contains("low_latency_"),
+            "{}: {}",
+            few.name,
+            few.why
+        );
+        assert!(matches!(&few.why, Reason::Model { .. }));
+        let many = of(&family, 4096, size);
+        assert!(
+            !many.name.contains("low_latency_"),
+            "{}: {}",
+            many.name,
+            many.why
+        );
+    }
+}
