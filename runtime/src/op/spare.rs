@@ -24,7 +24,7 @@ pub(super) fn take<'a>() -> Given<'a> {
 pub(super) fn keep(mut given: Given<'_>) {
     given.clear();
     // Of nothing, with another lifetime: that stays in its memory, as a test of allocations holds.
-    let empty = given.into_iter().filter_map(|_| None).collect();
+    let empty = given.into_iter().map_while(|_| None).collect();
     // As above.
     let _ = SPARE.try_with(|spare| spare.set(empty));
 }
