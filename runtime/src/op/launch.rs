@@ -499,3 +499,17 @@ fn nothing(
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A longer borrow becomes a shorter one: tensors may be borrowed for less time than the op.
+    #[test]
+    fn a_launch_is_covariant() {
+        fn shorter<'s>(long: Launch<'static>, _: &'s str) -> Launch<'s> {
+            long
+        }
+        let _ = shorter;
+    }
+}
