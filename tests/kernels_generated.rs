@@ -4,6 +4,8 @@
 mod halves;
 #[path = "../codegen/tests/fixtures/strangers.rs"]
 mod strangers;
+#[path = "../codegen/tests/fixtures/wide.rs"]
+mod wide;
 
 use Dtype::{Bf16, E4M3};
 use Layout::{Nt, Tn};
@@ -189,38 +191,40 @@ fn narrow(name: &str, text: &str) {
 
 #[test]
 fn every_schedule_of_the_library_has_a_pipeline_in_both_types_and_tiles() {
-    for schedule in schedules::ALL {
-        for dtype in [Dtype::Bf16, Dtype::F16] {
-            for tile in [(128, 256), (128, 192), (128, 128), (128, 224), (256, 128)] {
-                let program = schedule();
-                let tile = halves::tile(&program, tile);
-                let pipeline = pipeline(&program, dtype, tile, Nt, &NONE);
-                let without = pipeline.kernel.gemm().is_none();
-                let CudaSource {
-                    text,
-                    entry,
-                    shared_bytes,
-                    threads,
-                    ..
-                } = cuda::emit(&pipeline);
-                assert_eq!(entry, program.name);
-                assert!(
-                    shared_bytes <= 232_448 && (threads == 384 || without && threads < 384),
-                    "{entry}: {shared_bytes}"
-                );
-                assert!(!text.contains("asm"), "{entry}: PTX is the prelude's");
-                assert!(
-                    !text.contains("multimem") && !text.contains(cuda::MULTICAST_PRELUDE),
-                    "{entry}"
-                );
-                narrow(&entry, &text);
-                assert_eq!(
-                    text,
-                    cuda::emit(&pipeline).text,
-                    "{entry}: emission is deterministic"
-                );
-            }
-        }
+    let tiles = [(128, 256), (128, 192), (128, 128), (128, 224), (256, 128)];
+    let cases = schedules::ALL.into_iter().flat_map(|schedule| {
+        let types = [Dtype::Bf16, Dtype::F16].into_iter();
+        types.flat_map(move |dtype| tiles.map(|tile| (schedule, dtype, tile)))
+    });
+    // A sample has three or four of each schedule's ten, each type and each tile.
+    for (schedule, dtype, tile) in wide::sampled(cases, 3) {
+        let program = schedule();
+        let tile = halves::tile(&program, tile);
+        let pipeline = pipeline(&program, dtype, tile, Nt, &NONE);
+        let without = pipeline.kernel.gemm().is_none();
+        let CudaSource {
+            text,
+            entry,
+            shared_bytes,
+            threads,
+            ..
+        } = cuda::emit(&pipeline);
+        assert_eq!(entry, program.name);
+        assert!(
+            shared_bytes <= 232_448 && (threads == 384 || without && threads < 384),
+            "{entry}: {shared_bytes}"
+        );
+        assert!(!text.contains("asm"), "{entry}: PTX is the prelude's");
+        assert!(
+            !text.contains("multimem") && !text.contains(cuda::MULTICAST_PRELUDE),
+            "{entry}"
+        );
+        narrow(&entry, &text);
+        assert_eq!(
+            text,
+            cuda::emit(&pipeline).text,
+            "{entry}: emission is deterministic"
+        );
     }
     let prelude = cuda::prelude();
     assert!(!prelude.contains("multimem") && !prelude.contains("#include"));

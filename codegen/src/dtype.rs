@@ -177,6 +177,28 @@ impl Dtype {
         }
     }
 
+    /// Reads elements that lie one behind the other.
+    pub(crate) fn read_all(self, bytes: &[u8], values: &mut [f32]) {
+        match self {
+            Dtype::Bf16 => each_read(bytes, values, |own| bf16::from_le_bytes(own).to_f32()),
+            Dtype::F16 => each_read(bytes, values, |own| f16::from_le_bytes(own).to_f32()),
+            Dtype::F32 => each_read(bytes, values, f32::from_le_bytes),
+            Dtype::E4M3 => each_read(bytes, values, |[code]| OF_E4M3[usize::from(code)]),
+            Dtype::E5M2 => each_read(bytes, values, |[code]| OF_E5M2[usize::from(code)]),
+        }
+    }
+
+    /// Writes elements one behind the other, as [`Dtype::write`] does.
+    pub(crate) fn write_all(self, values: &[f32], bytes: &mut [u8]) {
+        match self {
+            Dtype::Bf16 => each_written(values, bytes, |own| bf16::from_f32(own).to_le_bytes()),
+            Dtype::F16 => each_written(values, bytes, |own| f16::from_f32(own).to_le_bytes()),
+            Dtype::F32 => each_written(values, bytes, f32::to_le_bytes),
+            Dtype::E4M3 => each_written(values, bytes, |own| [E4M3.code(own)]),
+            Dtype::E5M2 => each_written(values, bytes, |own| [E5M2.code(own)]),
+        }
+    }
+
     /// The name a user types: `bf16`, `f16`, `f32`, `e4m3`, `e5m2`.
     pub const fn name(self) -> &'static str {
         match self {
@@ -197,6 +219,28 @@ impl Dtype {
 impl fmt::Display for Dtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+/// Reads each number of so many bytes.
+fn each_read<const BYTES: usize>(
+    bytes: &[u8],
+    values: &mut [f32],
+    number: impl Fn([u8; BYTES]) -> f32,
+) {
+    for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
+        *value = number(*bytes);
+    }
+}
+
+/// Writes each number of so many bytes.
+fn each_written<const BYTES: usize>(
+    values: &[f32],
+    bytes: &mut [u8],
+    number: impl Fn(f32) -> [u8; BYTES],
+) {
+    for (value, bytes) in values.iter().zip(bytes.as_chunks_mut().0) {
+        *bytes = number(*value);
     }
 }
 

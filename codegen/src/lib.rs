@@ -43,6 +43,7 @@ pub mod interp;
 pub mod kernel;
 pub mod lower;
 mod machine;
+mod map;
 pub mod model;
 mod multicast;
 pub mod order;

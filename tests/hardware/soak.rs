@@ -7,6 +7,7 @@ use crate::jobs::{count, limit, shares};
 use crate::nvidia;
 use crate::op::{Operands, SIZE};
 use crate::right::JITTER;
+use crate::wide::wide;
 use counterflow::codegen::interp::Numbers;
 use counterflow::cuda::{Arguments, Function, LaunchConfig, Module};
 use counterflow::driver::{Address, Stream};
@@ -364,7 +365,9 @@ fn the_kernel_between_them_compiles() {
 fn emulated_launches_with_another_m_each_are_right() {
     for world in [1, 3] {
         let ranks = fine(Communicator::emulated(world));
-        let ran = fine(Communicator::each(&ranks, |rank| soaked(rank, 24)));
+        let ran = fine(Communicator::each(&ranks, |rank| {
+            soaked(rank, if wide() { 24 } else { 12 })
+        }));
         println!("  {world} emulated ranks: {}", ran[0]);
     }
 }

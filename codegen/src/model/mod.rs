@@ -9,7 +9,6 @@ mod event;
 pub mod gantt;
 mod joined;
 mod links;
-mod map;
 mod outline;
 mod sim;
 mod start;

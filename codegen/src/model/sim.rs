@@ -3,7 +3,6 @@
 use super::cost::{Costs, Ps, ps, seconds};
 use super::event::{Event, EventKind, Flow};
 use super::links::{PACKET, Path, Servers, Transfer, receiver};
-use super::map::Map;
 use super::start::launch;
 use super::state::{AgentState, Mode, Worker, workers};
 use super::switch;
@@ -11,6 +10,7 @@ use super::volume::EVERYWHERE;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Kernel, OpId, RoleKind};
 use crate::machine::Machine;
+use crate::map::Map;
 use crate::plan::Plan;
 use crate::program::CounterId;
 use std::cmp::Reverse;

@@ -2,6 +2,7 @@
 //! come too early, are gone too soon, or lie elsewhere.
 
 use crate::fixtures::left_out::unnoticed;
+use crate::fixtures::wide::in_turn;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
 use counterflow_codegen::dtype::Dtype::{Bf16, F32};
 use counterflow_codegen::lower::lower;
@@ -66,6 +67,7 @@ const TILES: usize = 3;
 
 #[test]
 fn every_sort_of_tile_is_accepted() {
+    let mut cases = Vec::new();
     for (tile, splits) in [
         ((128, 96), &[2, 3, 4][..]),
         ((128, 128), &[2, 3, 4]),
@@ -81,14 +83,16 @@ fn every_sort_of_tile_is_accepted() {
                 if inputs != Inputs::Nothing && (*split > 2 || tile.1 % 32 != 0) {
                     continue;
                 }
-                for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
-                    let pipeline = built(tile, *split, inputs, layout);
-                    assert_eq!(pipeline.cta.aliased(), inputs != Inputs::Tile);
-                    let checked = verify::pipeline(pipeline);
-                    checked.unwrap_or_else(|found| panic!("{tile:?} by {split}: {found}"));
-                }
+                let layouts = in_turn(Layout::ALL, cases.len());
+                cases.extend(layouts.map(|layout| (tile, *split, inputs, layout)));
             }
         }
+    }
+    for (tile, split, inputs, layout) in cases {
+        let pipeline = built(tile, split, inputs, layout);
+        assert_eq!(pipeline.cta.aliased(), inputs != Inputs::Tile);
+        let checked = verify::pipeline(pipeline);
+        checked.unwrap_or_else(|found| panic!("{tile:?} by {split}: {found}"));
     }
 }
 

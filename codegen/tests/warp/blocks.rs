@@ -14,6 +14,7 @@ use counterflow_codegen::shape::{Extent, Shape};
 use counterflow_codegen::variant::{Asked, Scales, Tensors, Variant};
 use counterflow_codegen::warp::{Expr, FragmentOp, Node, Pipeline};
 use counterflow_codegen::{cuda, sm90, verify};
+use ndarray::{Array2, s};
 use std::collections::HashMap;
 
 const BLOCKS: [Scales; 3] = [Scales::Blocks1d2d, Scales::Blocks2d1d, Scales::Blocks1d1d];
@@ -241,49 +242,41 @@ fn dequantised(name: &str, world: u32, scales: Scales, (m, n, k): (u32, u32, u32
     };
     let ran = interp::run(&series, &[&plan], &Options::seed(1), inputs);
     let ran = ran.unwrap_or_else(|error| panic!("{name} {variant}: {error}"));
-    // What a rank does not have of its own, another one sends.
-    let number = |tensor: &str, rank: u32, row: usize, column: usize| {
-        let has = |rank: u32| {
-            let (rows, columns, values) = &given[&(tensor.to_string(), rank)];
-            let at = row.checked_sub(rows.start as usize)?;
-            (row < rows.end as usize).then(|| values[at * *columns as usize + column])
-        };
-        let found = has(rank).or_else(|| (0..world).find_map(has));
-        f64::from(found.expect("some rank has it"))
+    // What a rank does not have of its own, another one sends. What none has stays no number.
+    let whole = |tensor: &str, rank: u32| -> Array2<f64> {
+        let of = |rank: u32| given.get(&(tensor.to_string(), rank));
+        let others = (0..world).rev().filter(|other| *other != rank);
+        let parts: Vec<_> = others.chain([rank]).filter_map(of).collect();
+        let rows = parts.iter().map(|(rows, ..)| rows.end as usize).max();
+        let columns = parts.first().expect("some rank has it").1 as usize;
+        let mut all = Array2::from_elem((rows.unwrap_or(0), columns), f64::NAN);
+        for (rows, _, values) in parts {
+            let mut lines = all.slice_mut(s![rows.start as usize..rows.end as usize, ..]);
+            let numbers = lines.iter_mut().zip(values);
+            numbers.for_each(|(number, value)| *number = f64::from(*value));
+        }
+        all
     };
-    let scale = |operand: &str, rank: u32, block: ScaleBlock, row: usize, at: usize| {
+    // What an operand of a rank stands for.
+    let operand = |operand: &str, rank: u32, block: ScaleBlock| -> Array2<f64> {
         let name = format!("{operand}.scale");
         let mut planes = kernel.buffers.iter().filter(|buffer| buffer.name == name);
         let kind = planes.next().expect("a scale").usage;
-        let (row, step) = (row / block.rows as usize, at / block.columns as usize);
-        match kind.operand_rows() {
-            Some(Side::Columns) => number(&name, rank, step, row),
-            Some(Side::Rows) | None => number(&name, rank, row, step),
+        let scales = whole(&name, rank);
+        let scales = match kind.operand_rows() {
+            Some(Side::Columns) => scales.reversed_axes(),
+            Some(Side::Rows) | None => scales,
+        };
+        let mut numbers = whole(operand, rank);
+        for ((row, at), number) in numbers.indexed_iter_mut() {
+            *number *= scales[[row / block.rows as usize, at / block.columns as usize]];
         }
+        numbers
     };
     let [of_x, of_w] = scales.blocks().expect("blocks");
-    // What each rank's operands stand for.
-    let operands: Vec<[Vec<f64>; 2]> = (0..world)
-        .map(|rank| {
-            [("x", of_x, m), ("w", of_w, n)].map(|(operand, block, rows)| {
-                let each =
-                    (0..rows as usize).flat_map(|row| (0..k as usize).map(move |at| (row, at)));
-                each.map(|(row, at)| {
-                    number(operand, rank, row, at) * scale(operand, rank, block, row, at)
-                })
-                .collect()
-            })
-        })
+    let products: Vec<Array2<f64>> = (0..world)
+        .map(|rank| operand("x", rank, of_x).dot(&operand("w", rank, of_w).t()))
         .collect();
-    let product = |rank: u32, row: usize, column: usize| -> f64 {
-        let [x, w] = &operands[rank as usize];
-        let line = |at: usize| at * k as usize..(at + 1) * k as usize;
-        x[line(row)]
-            .iter()
-            .zip(&w[line(column)])
-            .map(|(x, w)| x * w)
-            .sum()
-    };
     let mut compared = 0;
     for output in ran.outputs.iter() {
         if kernel.buffers[output.tensor.index()].name != "y" {
@@ -297,7 +290,9 @@ fn dequantised(name: &str, world: u32, scales: Scales, (m, n, k): (u32, u32, u32
                 _ => output.rank..output.rank + 1,
             };
             // Sums are exact in f32. What is stored is bf16: the result, and what each rank sends of it.
-            let parts: Vec<f64> = ranks.map(|rank| product(rank, row, column)).collect();
+            let parts: Vec<f64> = ranks
+                .map(|rank| products[rank as usize][[row, column]])
+                .collect();
             let wanted: f64 = parts.iter().sum();
             let size: f64 = parts.iter().map(|part| part.abs()).sum();
             let off = match parts.len() {

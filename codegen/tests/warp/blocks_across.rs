@@ -2,6 +2,7 @@
 //! others, and which tiles are refused.
 
 use crate::fixtures::library;
+use crate::fixtures::wide::wide;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::E4M3;
 use counterflow_codegen::lower::lower;
@@ -71,8 +72,11 @@ fn every_schedule_has_them() {
                 "{}",
                 program.name
             );
-            let checked = verify::pipeline(pipeline);
-            checked.unwrap_or_else(|error| panic!("{} {tile:?}: {error}", program.name));
+            // A third of them: each tile and each schedule is among those.
+            if wide() || found.len() % 3 == 0 {
+                let checked = verify::pipeline(pipeline);
+                checked.unwrap_or_else(|error| panic!("{} {tile:?}: {error}", program.name));
+            }
             found.push(format!("{} {}x{}", program.name, tile.0, tile.1));
         }
     }

@@ -151,7 +151,7 @@ fn layers_of_several_widths() {
         ((128, 96), (256, 128), 256),
     ];
     let cases = [Layout::Nt, Layout::Nn].map(|layout| sizes.map(|sizes| (sizes, layout)));
-    for ((first, last, rows), layout) in sampled(cases.into_iter().flatten(), 3) {
+    for ((first, last, rows), layout) in sampled(cases.into_iter().flatten(), 7) {
         let checked = verify::pipeline(built(first, last, rows, layout));
         checked.unwrap_or_else(|found| panic!("{first:?} {last:?} {layout:?}: {found}"));
     }

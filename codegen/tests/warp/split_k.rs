@@ -2,6 +2,7 @@
 
 use crate::fixtures::left_out::unnoticed;
 use crate::fixtures::library;
+use crate::fixtures::wide::in_turn;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, Tune};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{Bf16, F32};
@@ -52,7 +53,7 @@ fn good(split: u32, tile: (u32, u32), layout: Layout) -> Pipeline {
 
 #[test]
 fn every_sort_of_tile_is_split_along_k() {
-    for (tile, splits) in [
+    let sorts = [
         ((128, 128), &[2, 3, 4][..]),
         ((128, 160), &[2, 4]),
         ((128, 256), &[2, 3, 4]),
@@ -63,12 +64,15 @@ fn every_sort_of_tile_is_split_along_k() {
         ((16, 64), &[2]),
         ((32, 64), &[3, 4]),
         ((48, 128), &[5, 6]),
-    ] {
-        for split in splits {
-            for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
-                let checked = verify::pipeline(good(*split, tile, layout));
-                checked.unwrap_or_else(|found| panic!("{tile:?} by {split}: {found}"));
-            }
+    ];
+    let each = sorts.into_iter().flat_map(|(tile, splits)| {
+        let splits = splits.iter();
+        splits.map(move |split| (tile, *split))
+    });
+    for (at, (tile, split)) in each.enumerate() {
+        for layout in in_turn(Layout::ALL, at) {
+            let checked = verify::pipeline(good(split, tile, layout));
+            checked.unwrap_or_else(|found| panic!("{tile:?} by {split}: {found}"));
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The layer as one process computes it, in f64, with bounds of what bf16 may be off.
 
+use counterflow::codegen::interp::Numbers;
 use half::bf16;
-use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
+use ndarray::{Array2, ArrayView2, s};
 use std::ops::Range;
 
 /// Rounding to bf16 changes a number by at most this part of it.
@@ -20,8 +20,12 @@ pub struct Matrix {
 impl Matrix {
     /// Numbers that bf16 has.
     pub fn random(rows: usize, columns: usize, largest: f32, seed: u64) -> Matrix {
-        let mut random = StdRng::seed_from_u64(seed);
-        let mut value = || f64::from(bf16::from_f32(random.random_range(-largest..largest)));
+        let mut numbers = Numbers::new(seed);
+        let mut value = || {
+            // From -1 on, below 1.
+            let share = (numbers.draw() >> 40) as f32 / (1 << 23) as f32 - 1.0;
+            f64::from(bf16::from_f32(largest * share))
+        };
         let values = (0..rows * columns).map(|_| value()).collect();
         Matrix { columns, values }
     }
@@ -38,6 +42,18 @@ impl Matrix {
         };
         rows.flat_map(of_row).collect()
     }
+}
+
+/// For each element of a · bᵀ the size of the largest term, or of the largest sum of the first terms.
+fn largest(a: &ArrayView2<'_, f64>, b: &ArrayView2<'_, f64>) -> Array2<f64> {
+    Array2::from_shape_fn((a.nrows(), b.nrows()), |(row, column)| {
+        let (mut largest, mut sum) = (0.0f64, 0.0);
+        for (a, b) in a.row(row).iter().zip(b.row(column)) {
+            sum += a * b;
+            largest = largest.max(f64::abs(a * b)).max(f64::abs(sum));
+        }
+        largest
+    })
 }
 
 /// What a tensor should be, and how far from it each element may be.
@@ -75,29 +91,27 @@ impl Wanted {
         a: impl Fn(usize, usize) -> f64,
         b: impl Fn(usize, usize) -> f64,
     ) -> Wanted {
-        let (mut values, mut bounds) = (Vec::new(), Vec::new());
-        for (row, column) in (0..m).flat_map(|row| (0..n).map(move |column| (row, column))) {
-            let (mut sum, mut terms, mut sent, mut off) = (0.0, 0.0, 0.0, 0.0);
-            for part in 0..parts {
-                let (mut partial, mut largest) = (0.0, 0.0f64);
-                for at in part * k / parts..(part + 1) * k / parts {
-                    let term = a(row, at) * b(at, column);
-                    partial += term;
-                    terms += f64::abs(term);
-                    largest = largest.max(f64::abs(term)).max(f64::abs(partial));
-                }
-                sum += partial;
-                sent += f64::abs(partial);
-                off += of_largest * largest;
+        let a = Array2::from_shape_fn((m, k), |(row, at)| a(row, at));
+        let b = Array2::from_shape_fn((n, k), |(column, at)| b(at, column));
+        let mut sums = Array2::<f64>::zeros((m, n));
+        let (mut sent, mut off) = (sums.clone(), sums.clone());
+        for part in 0..parts {
+            let of_part = part * k / parts..(part + 1) * k / parts;
+            let (a, b) = (a.slice(s![.., of_part.clone()]), b.slice(s![.., of_part]));
+            let partial = a.dot(&b.t());
+            sums += &partial;
+            sent += &partial.abs();
+            if of_largest > 0.0 {
+                off += &(largest(&a, &b) * of_largest);
             }
-            let rounded = if parts > 1 {
-                OF_BF16 * (sent + off)
-            } else {
-                0.0
-            };
-            values.push(sum);
-            bounds.push(rounded + off + (k + parts) as f64 * OF_F32 * terms);
         }
+        let terms = a.abs().dot(&b.abs().t());
+        let rounded = if parts > 1 { OF_BF16 } else { 0.0 };
+        let bounds = (sent + &off) * rounded + off + terms * ((k + parts) as f64 * OF_F32);
+        let (values, bounds) = (
+            sums.into_raw_vec_and_offset().0,
+            bounds.into_raw_vec_and_offset().0,
+        );
         let values = Matrix { columns: n, values };
         Wanted { values, bounds }
     }

@@ -1,5 +1,6 @@
 //! Recipes load as they are, and mistakes are named with their lines.
 
+use counterflow::codegen::interp::Numbers;
 use counterflow_layers::overlap::{Config, GemmName, Method, Notice, Parallel, Settings};
 use std::path::Path;
 
@@ -211,22 +212,20 @@ fn fp8_buf_acts_on_what_layers_of_fp8_gather_alone() {
 /// Recipes in which one character was taken away, put in or changed.
 #[test]
 fn a_mistake_anywhere_is_read_or_named_with_its_line() {
-    use rand::rngs::StdRng;
-    use rand::{RngExt, SeedableRng};
     let yaml = include_str!("../recipes/h100_h12288_tp4_mbs1_seqlen2048.yaml");
     let toml = "[qkv_fprop]\nmethod = \"ring_exchange\"\nuse_ce = 0\n\n[proj_fprop]\nnum_splits = 4\nset_sm_margin = true\n";
     type Read = fn(&str) -> Result<Config, counterflow::Error>;
     let forms: [(&str, Read); 2] = [(yaml, Config::from_yaml), (toml, Config::from_toml)];
-    let mut random = StdRng::seed_from_u64(46);
+    let mut numbers = Numbers::new(46);
     let mut refused = 0;
     for (text, read) in forms {
         for _ in 0..500 {
             let mut wrong: Vec<char> = text.chars().collect();
-            let at = random.random_range(0..wrong.len());
+            let at = numbers.below(wrong.len() as u64) as usize;
             let other = *b":{}[]'\"#\n\t ,-&*!|x9\0"
-                .get(random.random_range(0..20))
+                .get(numbers.below(20) as usize)
                 .expect("one");
-            match random.random_range(0..3) {
+            match numbers.below(3) {
                 0 => drop(wrong.remove(at)),
                 1 => wrong.insert(at, other.into()),
                 _ => wrong[at] = other.into(),

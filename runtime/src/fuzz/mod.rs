@@ -205,7 +205,7 @@ fn sequences() -> u64 {
     let otherwise = if std::env::var_os("WIDE").is_some() {
         10_000
     } else {
-        1000
+        500
     };
     said.and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// Winners that come with the package, a file for each GPU, in the format of `bench --sweep`.
 const EMBEDDED: [(&str, &str); 2] = [
@@ -246,12 +247,17 @@ impl Tuned {
     /// # Errors
     /// [`Error::File`] only if the package is broken; a test reads it.
     pub fn embedded() -> Result<Tuned, Error> {
+        // They are read once: every op that is built asks for them.
+        static READ: OnceLock<Tuned> = OnceLock::new();
+        if let Some(read) = READ.get() {
+            return Ok(read.clone());
+        }
         let mut all = Tuned::default();
         for (name, text) in EMBEDDED {
             all.winner
                 .extend(Tuned::parse(text, Path::new(name))?.winner);
         }
-        Ok(all)
+        Ok(READ.get_or_init(|| all).clone())
     }
 
     /// The user's file, if there is one.

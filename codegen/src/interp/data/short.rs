@@ -49,6 +49,67 @@ impl Factors {
     }
 }
 
+/// Rows of an operand beside each other, so many at a time: of each step, the numbers of all of them at each place.
+struct Beside {
+    numbers: Vec<[[f32; LANES]; STEP]>,
+    powers: Vec<[[f32; LANES]; STEP]>,
+}
+
+impl Beside {
+    /// Behind the last row there are zeros.
+    fn of(factors: &Factors, rows: usize) -> Beside {
+        let steps = factors.steps;
+        let turned = |of: &[[f32; STEP]]| -> Vec<[[f32; LANES]; STEP]> {
+            let mut all = vec![[[0.0; LANES]; STEP]; rows.div_ceil(LANES) * steps];
+            for (at, step) in of.iter().enumerate() {
+                let (row, next) = (at / steps, at % steps);
+                let beside = &mut all[row / LANES * steps + next];
+                for (places, number) in beside.iter_mut().zip(step) {
+                    places[row % LANES] = *number;
+                }
+            }
+            all
+        };
+        Beside {
+            numbers: turned(&factors.numbers),
+            powers: turned(&factors.powers),
+        }
+    }
+}
+
+/// As [`step`], of one row's sums with several rows beside each other: without a sum over lanes, a processor does all of them at
+/// once. False, and nothing is done, where one of the first `rows` has no numbers to align, or is none. Others are garbage.
+fn steps_beside(
+    sums: &mut [f32; LANES],
+    rows: usize,
+    a: (&[f32; STEP], &[f32; STEP]),
+    b: (&[[f32; LANES]; STEP], &[[f32; LANES]; STEP]),
+) -> bool {
+    let mut most = sums.map(power);
+    for (a, b) in a.1.iter().zip(b.1) {
+        for (most, b) in most.iter_mut().zip(b) {
+            let power = a * b;
+            if power > *most {
+                *most = power;
+            }
+        }
+    }
+    if !(most[..rows].iter()).all(|most| *most > 0.0 && most.is_finite()) {
+        return false;
+    }
+    let unit = most.map(|most| KEPT / most);
+    let mut units = [0.0; LANES];
+    for (a, b) in a.0.iter().zip(b.0) {
+        for ((units, b), unit) in units.iter_mut().zip(b).zip(&unit) {
+            *units += whole(a * b * unit);
+        }
+    }
+    for ((sum, units), unit) in sums.iter_mut().zip(units).zip(unit) {
+        *sum = rounded(units + whole(*sum * unit), unit);
+    }
+    true
+}
+
 /// The power of two that begins a number: infinite for what is no number.
 pub(super) fn power(number: f32) -> f32 {
     f32::from_bits(number.to_bits() & 0x7f80_0000)
@@ -92,8 +153,11 @@ pub(super) fn step(
             *units += whole(a * b * unit);
         }
     }
-    let units = lanes.into_iter().sum::<f32>() + whole(sum * unit);
-    // As many bits as are kept, of a sum that has more.
+    rounded(lanes.into_iter().sum::<f32>() + whole(sum * unit), unit)
+}
+
+/// As many bits as are kept, of a sum of units that may have more.
+fn rounded(units: f32, unit: f32) -> f32 {
     let last = (power(units) / KEPT).max(1.0);
     whole(units / last) * last / unit
 }
@@ -129,16 +193,28 @@ pub(super) fn add(
         }
         return;
     }
+    if columns == 0 {
+        return;
+    }
     let (a, b) = (Factors::of(a.0, a.1), Factors::of(b.0, b.1));
-    for (at, sum) in sums.iter_mut().enumerate() {
-        let (row, column) = (at / columns * a.steps, at % columns * b.steps);
-        for next in 0..a.steps {
-            let (left, right) = (row + next, column + next);
-            *sum = step(
-                *sum,
-                (&a.numbers[left], &a.powers[left]),
-                (&b.numbers[right], &b.powers[right]),
-            );
+    let beside = Beside::of(&b, columns);
+    for (row, sums) in sums.chunks_exact_mut(columns).enumerate() {
+        for (block, sums) in sums.chunks_mut(LANES).enumerate() {
+            let mut lanes = [0.0; LANES];
+            lanes[..sums.len()].copy_from_slice(sums);
+            for next in 0..a.steps {
+                let (left, right) = (row * a.steps + next, block * b.steps + next);
+                let left = (&a.numbers[left], &a.powers[left]);
+                let right = (&beside.numbers[right], &beside.powers[right]);
+                if steps_beside(&mut lanes, sums.len(), left, right) {
+                    continue;
+                }
+                for (lane, sum) in lanes[..sums.len()].iter_mut().enumerate() {
+                    let own = (block * LANES + lane) * b.steps + next;
+                    *sum = step(*sum, left, (&b.numbers[own], &b.powers[own]));
+                }
+            }
+            sums.copy_from_slice(&lanes[..sums.len()]);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The statements of one role of one rank in order, with loops unrolled and indices as numbers.
 
 use crate::interp::sizes::{Item, Sizes};
+use crate::map::Map;
 use crate::order::{ByClosure, RankOrder};
 use crate::program::{
     Amax, CellIndex, Cells, CounterDim, Home, PartitionId, Pick, Place, Program, Side, Stmt,
@@ -8,7 +9,6 @@ use crate::program::{
 };
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
-use std::collections::HashMap;
 use std::ops::Range;
 
 /// A rectangle of a tensor, in the memory of some ranks.
@@ -64,7 +64,7 @@ pub(in crate::interp) enum Act<'p> {
 /// A number for every cell of every rank that a statement names.
 #[derive(Default)]
 pub(super) struct Names {
-    known: HashMap<(u16, u32, Vec<u32>), usize>,
+    known: Map<(u16, u32, Vec<u32>), usize>,
 }
 
 impl Names {

@@ -129,6 +129,12 @@ impl Lines {
         for line in 0..self.lines.lines {
             let (start, bytes) = self.at(line);
             let bytes = memory.bytes(start, bytes)?;
+            if !self.columns {
+                let first = self.index(line, 0);
+                let values = &mut tile.values[first..first + bytes.len() / width];
+                self.dtype.read_all(&bytes, values);
+                continue;
+            }
             for (at, place) in bytes.chunks_exact(width).enumerate() {
                 tile.values[self.index(line, at)] = self.dtype.read(place);
             }
@@ -155,6 +161,13 @@ impl Lines {
                 continue;
             }
             let mut new = vec![0; bytes as usize];
+            if !self.columns {
+                let first = self.index(line, 0);
+                let values = &values[first..first + new.len() / width];
+                self.dtype.write_all(values, &mut new);
+                memory.write(start, &new)?;
+                continue;
+            }
             for (at, place) in new.chunks_exact_mut(width).enumerate() {
                 self.dtype.write(round(at), place);
             }

@@ -4,10 +4,10 @@ use super::terms::{NOTHING, SumId, Sums, Term};
 use crate::interp::meaning::walk::{Act, Rect};
 use crate::interp::meaning::{Memory, agents, part, part_mut, parts};
 use crate::interp::sizes::Sizes;
+use crate::map::Map;
 use crate::program::{AtStart, Program, Side, StoreMode, Usage};
 use crate::value::{AccId, Value};
 use ndarray::{Array2, Axis, Slice, Zip};
-use std::collections::HashMap;
 use std::ops::Range;
 
 /// The contents of memory and accumulators, as sums of terms.
@@ -17,7 +17,7 @@ pub(super) struct Held<'a> {
     pub sums: Sums,
     /// By rank and tensor.
     planes: Vec<Array2<SumId>>,
-    accs: Vec<HashMap<AccId, Filled>>,
+    accs: Vec<Map<AccId, Filled>>,
 }
 
 /// An accumulator with its rows and columns. A vector is one row for all rows.
@@ -40,7 +40,7 @@ impl<'a> Held<'a> {
             sizes,
             sums: Sums::new(),
             planes: Vec::new(),
-            accs: vec![HashMap::new(); agents(program, sizes.world)],
+            accs: vec![Map::default(); agents(program, sizes.world)],
         }
     }
 
@@ -159,7 +159,7 @@ impl<'a> Held<'a> {
                 accs.push((acc, self.seen(&filled, dst)));
             }
         }
-        let mut known: HashMap<Vec<SumId>, SumId> = HashMap::new();
+        let mut known: Map<Vec<SumId>, SumId> = Map::default();
         // Neighbours are nearly always alike.
         let mut last: (Vec<SumId>, SumId) = (Vec::new(), NOTHING);
         let shape = (dst.rows.len(), dst.columns.len());

@@ -2,8 +2,9 @@
 //!
 //! A term belongs to the element's own row and column, so it records no position.
 
+use crate::map::Map;
 use crate::value::{AccId, Binary, Value};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// The two tensors of a product.
@@ -46,8 +47,8 @@ pub(super) const NOTHING: SumId = SumId(0);
 /// Every sum that occurs, each once.
 pub(super) struct Sums {
     sums: Vec<Rc<BTreeMap<Term, i32>>>,
-    ids: HashMap<Rc<BTreeMap<Term, i32>>, SumId>,
-    added: HashMap<(SumId, SumId, i32), SumId>,
+    ids: Map<Rc<BTreeMap<Term, i32>>, SumId>,
+    added: Map<(SumId, SumId, i32), SumId>,
     functions: Vec<Function>,
 }
 
@@ -56,8 +57,8 @@ impl Sums {
     pub fn new() -> Sums {
         let mut sums = Sums {
             sums: Vec::new(),
-            ids: HashMap::new(),
-            added: HashMap::new(),
+            ids: Map::default(),
+            added: Map::default(),
             functions: Vec::new(),
         };
         sums.sum(BTreeMap::new());

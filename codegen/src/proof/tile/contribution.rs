@@ -19,8 +19,8 @@ mod promise;
 pub(super) use promise::Wrong;
 
 use crate::kernel::{Kernel, ValueId};
+use crate::map::Map;
 use crate::program::TensorId;
-use std::collections::HashMap;
 use std::rc::Rc;
 
 /// Term of a sum.
@@ -126,10 +126,10 @@ pub(super) struct Sums<'a> {
     kernel: &'a Kernel,
     everyone: u128,
     terms: Vec<Term>,
-    term_ids: HashMap<Term, TermId>,
+    term_ids: Map<Term, TermId>,
     sums: Vec<Sum>,
-    sum_ids: HashMap<Rc<[(TermId, i32)]>, SumId>,
-    added: HashMap<(SumId, SumId), SumId>,
+    sum_ids: Map<Rc<[(TermId, i32)]>, SumId>,
+    added: Map<(SumId, SumId), SumId>,
 }
 
 impl<'a> Sums<'a> {
@@ -139,10 +139,10 @@ impl<'a> Sums<'a> {
             kernel,
             everyone: (0..world).fold(0, |ranks, rank| ranks | 1 << rank),
             terms: Vec::new(),
-            term_ids: HashMap::new(),
+            term_ids: Map::default(),
             sums: Vec::new(),
-            sum_ids: HashMap::new(),
-            added: HashMap::new(),
+            sum_ids: Map::default(),
+            added: Map::default(),
         };
         sums.sum(&[]);
         sums

@@ -23,6 +23,7 @@ use super::facts::{Area, At, Facts};
 use super::race::initially_there;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::ValueId;
+use crate::map::Map;
 use crate::program::{AtEnd, Side, TensorId};
 use crate::region::{Access, Owner, Rectangle};
 use crate::shape::Extent;
@@ -30,7 +31,6 @@ use crate::undo::{Fix, undone};
 use crate::unroll::StepKind;
 use crate::value::AccId;
 use content::{Content, ContentId, Contents};
-use std::collections::HashMap;
 
 /// An accumulator of an agent's current item.
 #[derive(Clone, Default)]
@@ -56,9 +56,9 @@ pub(super) struct Coverage<'a, 'b> {
     adds: Vec<u8>,
     accs: Vec<Vec<Acc>>,
     /// Number of elements that each rank's amaxes are of.
-    measured: HashMap<(TensorId, u16), u64>,
+    measured: Map<(TensorId, u16), u64>,
     /// Place at which a term was first stored that no sum over ranks may have.
-    blame: HashMap<TermId, At>,
+    blame: Map<TermId, At>,
 }
 
 impl<'a, 'b> Coverage<'a, 'b> {
@@ -73,8 +73,8 @@ impl<'a, 'b> Coverage<'a, 'b> {
             writes: vec![0; count],
             adds: vec![0; count],
             accs: vec![vec![Acc::default(); facts.kernel.accs.len()]; facts.plan.agents.len()],
-            measured: HashMap::new(),
-            blame: HashMap::new(),
+            measured: Map::default(),
+            blame: Map::default(),
         };
         for area in facts.areas() {
             let tensor = TensorId(area.buffer);

@@ -77,9 +77,14 @@ pub(super) struct Area {
 impl<'a> Facts<'a> {
     pub fn new(kernel: &'a Kernel, plan: &'a Plan) -> Facts<'a> {
         let mut facts = Facts::of_signals(kernel, plan);
-        facts.cut_buffers();
+        // Each step's boxes are worked out once, here.
+        let mut boxes = Vec::new();
+        facts.each_step(|at, kind| {
+            facts.boxes(at, kind, |span, access| boxes.push((at, span, access)));
+        });
+        facts.cut_buffers(&boxes);
         facts.lay_out_areas();
-        facts.index_touches();
+        facts.index_touches(&boxes);
         facts
     }
 
@@ -298,7 +303,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    fn cut_buffers(&mut self) {
+    fn cut_buffers(&mut self, boxes: &[(At, Span, Access)]) {
         let geometry = &self.plan.geometry;
         let mut cuts: Vec<Cuts> = self
             .kernel
@@ -310,26 +315,22 @@ impl<'a> Facts<'a> {
                 ..Cuts::default()
             })
             .collect();
-        self.each_step(|at, kind| {
-            self.boxes(at, kind, |span, access| {
-                // Scratch starts empty: a read of what nobody writes must be found.
-                let empty = self.kernel.buffers[span.buffer.index()].is_scratch();
-                cuts[span.buffer.index()].written |= empty || access != Access::Read;
-            });
-        });
+        for (_, span, access) in boxes {
+            // Scratch starts empty: a read of what nobody writes must be found.
+            let empty = self.kernel.buffers[span.buffer.index()].is_scratch();
+            cuts[span.buffer.index()].written |= empty || *access != Access::Read;
+        }
         let mark = |extent: Extent, index: &mut [u32]| {
             index[extent.start as usize] = 1;
             index[extent.end as usize] = 1;
         };
-        self.each_step(|at, kind| {
-            self.boxes(at, kind, |span, _| {
-                let cut = &mut cuts[span.buffer.index()];
-                if cut.written {
-                    mark(span.rows, &mut cut.row_index);
-                    mark(span.columns, &mut cut.column_index);
-                }
-            });
-        });
+        for (_, span, _) in boxes {
+            let cut = &mut cuts[span.buffer.index()];
+            if cut.written {
+                mark(span.rows, &mut cut.row_index);
+                mark(span.columns, &mut cut.column_index);
+            }
+        }
         for (buffer, cut) in self.kernel.buffers.iter().zip(&mut cuts) {
             if !cut.written {
                 continue;
@@ -382,14 +383,12 @@ impl<'a> Facts<'a> {
         }
     }
 
-    fn index_touches(&mut self) {
+    fn index_touches(&mut self, boxes: &[(At, Span, Access)]) {
         let blocks = self.blocks() as usize;
         let mut start = vec![0u32; blocks + 1];
-        self.each_step(|at, kind| {
-            self.boxes(at, kind, |span, _| {
-                self.each_block(&span, |block| start[block as usize + 1] += 1);
-            });
-        });
+        for (_, span, _) in boxes {
+            self.each_block(span, |block| start[block as usize + 1] += 1);
+        }
         for index in 1..start.len() {
             start[index] += start[index - 1];
         }
@@ -403,14 +402,16 @@ impl<'a> Facts<'a> {
             access: Access::Read,
         };
         let mut touches = vec![nobody; start[blocks] as usize];
-        self.each_step(|at, kind| {
-            self.boxes(at, kind, |span, access| {
-                self.each_block(&span, |block| {
-                    touches[next[block as usize] as usize] = Touch { at, access };
-                    next[block as usize] += 1;
-                });
+        for (at, span, access) in boxes {
+            let touch = Touch {
+                at: *at,
+                access: *access,
+            };
+            self.each_block(span, |block| {
+                touches[next[block as usize] as usize] = touch;
+                next[block as usize] += 1;
             });
-        });
+        }
         (self.touch_start, self.touches) = (start, touches);
     }
 

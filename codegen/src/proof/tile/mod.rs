@@ -24,7 +24,7 @@ pub use credits::pulled;
 
 pub(super) use columns::{is_columned_counter, repeated};
 pub(super) use launches::selects_by_size;
-pub(super) use order::{Accessor, Announced, Order, Part, Wait};
+pub(super) use order::{Accessor, Announced, Before, Order, Part, Wait};
 
 /// Findings in a kernel that hold in every shape.
 ///

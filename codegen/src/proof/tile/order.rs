@@ -11,12 +11,13 @@
 use super::facts::{At, Facts, in_program_order};
 use super::happens::Happens;
 use crate::kernel::{Kernel, Purpose};
+use crate::map::Map;
 use crate::plan::Plan;
 use crate::program::{CounterId, TensorId};
 use crate::region::Access;
 use crate::shape::Extent;
 use crate::unroll::StepKind;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// Accessor of memory, and its access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -72,12 +73,12 @@ pub(crate) struct Announced {
 
 /// Order that the warps of one launch must keep to.
 pub(crate) struct Order {
-    /// Accesses that precede each access.
-    pub before: HashMap<Accessor, Vec<Before>>,
+    /// Accesses that precede each access, row by row.
+    pub before: Map<Accessor, Vec<Before>>,
     /// Accesses that precede the signals of each cell of each rank.
-    pub announced: HashMap<(u32, CounterId, u32), Announced>,
+    pub announced: Map<(u32, CounterId, u32), Announced>,
     /// Signals that must precede the end of a rank's wait for a part of what arrives.
-    pub parts: HashMap<(u32, Wait), Vec<Part>>,
+    pub parts: Map<(u32, Wait), Vec<Part>>,
 }
 
 /// The first signals that a role of a rank sends to a cell in a launch.
@@ -103,8 +104,8 @@ impl Order {
     }
 }
 
-fn announced(facts: &Facts<'_>) -> HashMap<(u32, CounterId, u32), Announced> {
-    let mut all: HashMap<(u32, CounterId, u32), Announced> = HashMap::new();
+fn announced(facts: &Facts<'_>) -> Map<(u32, CounterId, u32), Announced> {
+    let mut all: Map<(u32, CounterId, u32), Announced> = Map::default();
     facts.each_step(|at, kind| {
         let StepKind::Signal {
             counter,
@@ -141,8 +142,8 @@ fn announced(facts: &Facts<'_>) -> HashMap<(u32, CounterId, u32), Announced> {
 }
 
 /// The signals that waits for less than all join with, of roles that send theirs one after another.
-fn parts(facts: &Facts<'_>) -> HashMap<(u32, Wait), Vec<Part>> {
-    let mut all = HashMap::new();
+fn parts(facts: &Facts<'_>) -> Map<(u32, Wait), Vec<Part>> {
+    let mut all = Map::default();
     facts.each_step(|at, kind| {
         let Some(wait) = wait(kind).filter(|wait| wait.at_least.is_some()) else {
             return;
@@ -205,14 +206,14 @@ fn waits_before(
     waits.filter(guards).collect()
 }
 
-fn before(facts: &Facts<'_>) -> HashMap<Accessor, Vec<Before>> {
+fn before(facts: &Facts<'_>) -> Map<Accessor, Vec<Before>> {
     let mut happens = Happens::new(facts);
-    let mut all: HashMap<Accessor, Vec<Before>> = HashMap::new();
+    let mut all: Map<Accessor, Vec<Before>> = Map::default();
     for area in facts.areas() {
         for block in facts.blocks_of(area) {
             let touches = facts.touches(block);
             let (rows, columns) = facts.rectangle(area, block);
-            let mut here: HashMap<Accessor, ((u32, u32), Vec<Wait>)> = HashMap::new();
+            let mut here: Map<Accessor, ((u32, u32), Vec<Wait>)> = Map::default();
             for touch in touches {
                 let conflicts = touches
                     .iter()

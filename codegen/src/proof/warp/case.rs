@@ -9,7 +9,7 @@ use crate::kernel::{DimId, OpKind, RoleKind, visit};
 use crate::order::{ByStep, RankTable};
 use crate::plan::Plan;
 use crate::program::{CounterId, Home, Loc, Pick, StoreMode, TensorId};
-use crate::proof::tile::{Accessor, Announced, Order, Part, Wait};
+use crate::proof::tile::{Accessor, Announced, Before, Order, Part, Wait};
 use crate::shape::{Extent, Geometry};
 use crate::value::AccId;
 use crate::warp::{CONSUMERS, Field, OrderId, Pipeline, Symbol, Values};
@@ -239,8 +239,7 @@ impl<'a> Case<'a> {
 
     /// True if the tile level has that accessor access all of a box.
     pub fn accesses(&self, accessor: &Accessor, at: &Box4) -> bool {
-        let blocks = self.sizes[at.plan].order.before.get(accessor);
-        let blocks = blocks.map_or(&[][..], Vec::as_slice).iter();
+        let blocks = self.blocks(accessor, at).iter();
         let within = |rows: Extent, columns: Extent| {
             common(at.all, span(rows)) * common(at.columns, span(columns))
         };
@@ -265,11 +264,7 @@ impl<'a> Case<'a> {
     /// Of how many elements the tile level puts conflicting accesses before the access of a box, at least and at most: an
     /// element counts as often as it is accessed.
     pub fn before(&self, accessor: &Accessor, at: &Box4) -> (u64, u64) {
-        let blocks = self.sizes[at.plan]
-            .order
-            .before
-            .get(accessor)
-            .map_or(&[][..], Vec::as_slice);
+        let blocks = self.blocks(accessor, at);
         blocks.iter().fold((0, 0), |(least, most), block| {
             let elements =
                 common(at.all, span(block.rows)) * common(at.columns, span(block.columns));
@@ -283,15 +278,26 @@ impl<'a> Case<'a> {
 
     /// The waits that the tile level puts before the access of a box, each for a cell of the accessor's rank. A box may reach
     /// beyond its tile, into rows that nobody uses: only the waits for all parts of the box are for what its tile has.
-    pub fn waits(&self, accessor: &Accessor, at: &Box4) -> Vec<Wait> {
-        let blocks = self.sizes[at.plan].order.before.get(accessor);
-        let blocks = blocks.map_or(&[][..], Vec::as_slice).iter();
-        let mut parts = blocks.filter(|block| {
-            common(at.all, span(block.rows)) * common(at.columns, span(block.columns)) > 0
+    pub fn waits(&self, accessor: &Accessor, at: &Box4) -> impl Iterator<Item = &Wait> {
+        let (all, columns) = (at.all, at.columns);
+        let blocks = self.blocks(accessor, at).iter();
+        let mut parts = blocks.filter(move |block| {
+            common(all, span(block.rows)) * common(columns, span(block.columns)) > 0
         });
-        let mut waits = parts.next().map_or(Vec::new(), |part| part.waits.clone());
-        parts.for_each(|part| waits.retain(|wait| part.waits.contains(wait)));
-        waits
+        let first = parts.next().map_or(&[][..], |part| &part.waits);
+        let in_all = move |wait: &&Wait| parts.clone().all(|part| part.waits.contains(wait));
+        first.iter().filter(in_all)
+    }
+
+    /// The blocks of what the tile level has an accessor access that have rows of a box.
+    fn blocks(&self, accessor: &Accessor, at: &Box4) -> &[Before] {
+        let Some(blocks) = self.sizes[at.plan].order.before.get(accessor) else {
+            return &[];
+        };
+        // They are in the order of their rows.
+        let first = blocks.partition_point(|block| block.rows.end <= at.all.0);
+        let end = blocks.partition_point(|block| block.rows.start < at.all.1);
+        blocks.get(first..end).unwrap_or(&[])
     }
 
     /// Accesses that the tile level puts before the signals of a rank's cell in launches of a plan.
@@ -366,6 +372,15 @@ impl<'a> Env<'a> {
         match self.vars.iter_mut().find(|(known, _)| known == name) {
             Some((_, known)) => *known = value,
             None => self.vars.push((name.into(), value)),
+        }
+    }
+
+    /// As [`Env::set`], of a variable whose name is in two parts.
+    pub fn set_of(&mut self, name: &str, end: &str, value: u32) {
+        let mut vars = self.vars.iter_mut();
+        match vars.find(|(known, _)| known.strip_suffix(end) == Some(name)) {
+            Some((_, known)) => *known = value,
+            None => self.vars.push((format!("{name}{end}"), value)),
         }
     }
 

@@ -64,15 +64,15 @@ impl Simulator<'_> {
             Kind::Arrive {
                 barrier,
                 count,
-                ref ctas,
+                ctas,
             } => {
-                for rank in ctas.iter().copied() {
+                for rank in ctas.ranks() {
                     let at = self.at_rank(index, rank)?;
                     self.arrive(at, barrier, count, index)?;
                 }
             }
             Kind::Load {
-                ref ctas,
+                ctas,
                 area,
                 barrier,
                 bytes,
@@ -83,7 +83,7 @@ impl Simulator<'_> {
                 }
                 self.tma_takes(index, area, &from, false)?;
                 let read = self.touch_global(index, from, (false, By::Tma))?;
-                for rank in ctas.iter().copied() {
+                for rank in ctas.ranks() {
                     let cta = self.at_rank(index, rank)?;
                     let id = self.touch_shared(index, cta, area, true, true)?;
                     let before = self.ctas[cta].barriers[barrier].phase;

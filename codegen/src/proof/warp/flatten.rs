@@ -4,7 +4,7 @@ mod areas;
 mod barriers;
 
 use super::case::{Case, Env};
-use super::step::{Area, FragmentStep, Kind, Step};
+use super::step::{Area, Ctas, FragmentStep, Kind, Step};
 use crate::diag::Diagnostic;
 use crate::program::Loc;
 use crate::warp::{
@@ -204,8 +204,8 @@ impl<'a> Flattener<'a> {
                             .map(|number| self.value(number));
                         let order = self.case.pipeline.order(*of);
                         let (row, column) = order.at(index, rows, columns);
-                        self.set(&format!("{}.row", grid.var), row);
-                        self.set(&format!("{}.column", grid.var), column);
+                        self.env.set_of(&grid.var, ".row", row);
+                        self.env.set_of(&grid.var, ".column", column);
                         self.item = Some((row, column));
                     }
                     self.list(body);
@@ -305,7 +305,7 @@ impl<'a> Flattener<'a> {
                     Kind::Arrive {
                         barrier,
                         count: 4,
-                        ctas: vec![self.rank()],
+                        ctas: Ctas::one(self.rank()),
                     },
                 );
             }
@@ -318,7 +318,7 @@ impl<'a> Flattener<'a> {
                         Kind::Arrive {
                             barrier: self.barrier(ring.empty(), cursor.oldest),
                             count: 1,
-                            ctas: vec![self.rank()],
+                            ctas: Ctas::one(self.rank()),
                         },
                     );
                     let slots = self.case.pipeline.ring(*ring).slots;
@@ -353,9 +353,9 @@ impl<'a> Flattener<'a> {
                 };
                 let place =
                     self.value(index) * self.place_bytes(*map) + (self.value(slice) + half) * boxed;
-                let ctas: Vec<u32> = match multicast {
-                    false => vec![self.rank()],
-                    true => (0..self.case.pipeline.cta.multicast_group()).collect(),
+                let ctas = match multicast {
+                    false => Ctas::one(self.rank()),
+                    true => Ctas::of(self.case.pipeline.cta.multicast_group(), None),
                 };
                 // The box, or those of its partial boxes.
                 let (map, all) = match partial_boxes {
@@ -371,7 +371,7 @@ impl<'a> Flattener<'a> {
                 for row in (0..all).step_by(rows as usize) {
                     let place = place + row / rows * bytes;
                     let kind = Kind::Load {
-                        ctas: ctas.clone(),
+                        ctas,
                         area: self.area(*ring, *part, cursor.slot, place, bytes),
                         barrier: self.barrier(ring.full(), cursor.slot),
                         bytes,

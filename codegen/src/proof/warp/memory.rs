@@ -198,8 +198,9 @@ impl Simulator<'_> {
         let agent = &self.agents[index];
         let (rank, launch) = (agent.who.rank, agent.who.launch);
         let seen = &agent.knows.global;
-        let waits = self.case.waits(&self.accessor(index, at, write), at);
-        waits.iter().find_map(|wait| {
+        let accessor = self.accessor(index, at, write);
+        let mut waits = self.case.waits(&accessor, at);
+        waits.find_map(|wait| {
             let waited = |known: &Bits| self.has_waited(rank, launch, wait, |id| known.has(id));
             let there = waited(&seen.plain);
             (!there || !waited(by.known(seen))).then(|| {

@@ -29,7 +29,7 @@
 //! conflicts, and time.
 //!
 //! Files, each of which needs only those before it: `visited`, `launches`, `combinations` and `case` are what is tried; `step`, `flatten`, `host` and
-//! `programs` what each agent does; `held`, `lanes`, `seen` and `simulator` the state of a run; `deeds` and `trace` the words; `memory`, `content`,
+//! `programs` what each agent does; `filled`, `held`, `lanes`, `seen` and `simulator` the state of a run; `deeds` and `trace` the words; `memory`, `content`,
 //! `values`, `legal` and `execute` what a step does and must keep to; `covered` what all steps did together; `ranks` and `pace` when it is taken; `outdated` a run for tests.
 //!
 //! [`Case::before`]: case::Case::before
@@ -42,6 +42,7 @@ mod content;
 mod covered;
 mod deeds;
 mod execute;
+mod filled;
 mod flatten;
 mod fragment;
 mod held;

@@ -1,6 +1,7 @@
 //! The state of a run: what each agent has done and seen, what lies in shared memory, who touched which part of a tensor.
 
 use super::case::Case;
+use super::filled::Filled;
 use super::held::{Content, Fragment, TileProduct};
 use super::lanes::Lanes;
 use super::programs::Programs;
@@ -8,10 +9,10 @@ use super::seen::{Bits, Knows};
 use super::step::{Area, Box4, Step};
 use crate::diag::Diagnostic;
 use crate::kernel::Buffer;
+use crate::map::Map;
 use crate::program::TensorId;
 use crate::undo::{Fix, undone};
 use crate::warp::{Node, Scope};
-use std::collections::HashMap;
 
 /// Nothing, or what goes wrong.
 pub(super) type Verdict = Result<(), Box<Diagnostic>>;
@@ -142,9 +143,11 @@ pub(super) struct Simulator<'a> {
     pub finishing: Vec<Knows>,
     /// Boxes that each amax has been made of: by its tensor, rank and launch, and by the warpgroup if several share
     /// subtiles.
-    pub measured: HashMap<(TensorId, u32, u32, u32), Vec<Box4>>,
+    pub measured: Map<(TensorId, u32, u32, u32), Vec<Box4>>,
     /// Tensors whose accesses are looked at.
     pub watched: Vec<bool>,
+    /// Numbers of all accumulators, by point.
+    pub filled: Vec<Filled>,
     /// The first step that does not keep the order of its item's statements. What goes wrong in the case itself says more,
     /// and is told first.
     pub out_of_turn: Option<Box<Diagnostic>>,
@@ -272,8 +275,9 @@ impl<'a> Simulator<'a> {
             ended: vec![Knows::default(); world],
             ends: vec![vec![Bits::default(); world]; case.last() as usize + 1],
             finishing: vec![Knows::default(); world],
-            measured: HashMap::new(),
+            measured: Map::default(),
             watched,
+            filled: Filled::at_all(&case.pipeline.kernel),
             out_of_turn: None,
         }
     }

@@ -21,6 +21,37 @@ pub(super) struct Step<'a> {
     pub tiling: usize,
 }
 
+/// CTAs of a cluster, by rank: those of a range, but for one of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ctas {
+    first: u32,
+    end: u32,
+    without: Option<u32>,
+}
+
+impl Ctas {
+    pub const fn one(rank: u32) -> Ctas {
+        Ctas {
+            first: rank,
+            end: rank + 1,
+            without: None,
+        }
+    }
+
+    /// So many, but for one of them.
+    pub const fn of(count: u32, without: Option<u32>) -> Ctas {
+        Ctas {
+            first: 0,
+            end: count,
+            without,
+        }
+    }
+
+    pub fn ranks(self) -> impl Iterator<Item = u32> {
+        (self.first..self.end).filter(move |rank| Some(*rank) != self.without)
+    }
+}
+
 /// Action of a step.
 #[derive(Clone, Debug)]
 pub(super) enum Kind {
@@ -42,11 +73,11 @@ pub(super) enum Kind {
         barrier: usize,
         count: u32,
         /// The CTAs whose barrier it is at, by rank in the cluster.
-        ctas: Vec<u32>,
+        ctas: Ctas,
     },
     Load {
         /// The CTAs it loads into, by rank in the cluster.
-        ctas: Vec<u32>,
+        ctas: Ctas,
         area: Area,
         barrier: usize,
         bytes: u32,

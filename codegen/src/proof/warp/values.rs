@@ -1,15 +1,15 @@
 //! The math after the dot: that each subtile gets the value the schedule stores, from operands of its own rows and columns.
 
+use super::filled::{POINTS, of_product};
 use super::held::{Applied, Fragment, Place, Summed};
 use super::simulator::{Agent, Simulator, Verdict};
 use super::step::Area;
 use super::trace;
 use crate::dtype::Dtype;
-use crate::kernel::{Kernel, OpKind, ValueId, visit};
+use crate::kernel::{OpKind, ValueId, visit};
 use crate::program::{Side, TensorId};
 use crate::value::AccId;
 use crate::warp::{Elements, Source};
-use std::collections::HashMap;
 
 impl Simulator<'_> {
     /// The tensor that fills an accumulator: of a load, or of a sum.
@@ -323,7 +323,7 @@ impl Simulator<'_> {
         elements: Elements,
     ) -> bool {
         let kernel = &self.case.pipeline.kernel;
-        let filled = Filled::of(kernel, point);
+        let filled = &self.filled[point as usize];
         let mut found = false;
         for role in &kernel.roles {
             visit(&role.body, &mut |op| {
@@ -371,57 +371,4 @@ impl Simulator<'_> {
         }
         found
     }
-}
-
-/// Numbers that fill the accumulators of a kernel: one for each product, sum and load.
-struct Filled(HashMap<AccId, [f64; 3]>);
-
-impl Filled {
-    fn of(kernel: &Kernel, point: u32) -> Filled {
-        let mut filled: HashMap<AccId, [f64; 3]> = HashMap::new();
-        for role in &kernel.roles {
-            visit(&role.body, &mut |op| {
-                let (acc, from, number) = match &op.kind {
-                    OpKind::Dot { acc, a, b } => (acc, 0, of_product([a.buffer, b.buffer], point)),
-                    OpKind::Reduce { acc, .. } => (acc, 1, of_tiles(*acc, point)),
-                    OpKind::Load { acc, .. } => (acc, 2, of_tiles(*acc, point)),
-                    OpKind::Wait { .. }
-                    | OpKind::Signal { .. }
-                    | OpKind::Copy { .. }
-                    | OpKind::Store { .. }
-                    | OpKind::ForRanks { .. }
-                    | OpKind::If { .. } => return,
-                };
-                filled.entry(*acc).or_default()[from] += number;
-            });
-        }
-        Filled(filled)
-    }
-
-    /// All of an accumulator.
-    fn number(&self, acc: AccId) -> f64 {
-        self.0
-            .get(&acc)
-            .map_or(f64::NAN, |parts| parts.iter().sum())
-    }
-
-    /// The sums in it.
-    fn added(&self, acc: AccId) -> f64 {
-        self.0.get(&acc).map_or(0.0, |[_, added, _]| *added)
-    }
-}
-
-/// At how many points values are compared. Where all numbers are positive, `relu` and `abs` do nothing.
-const POINTS: u32 = 4;
-
-/// A number for the product of two tensors: of either sign, by the point.
-fn of_product([x, w]: [TensorId; 2], point: u32) -> f64 {
-    let size = 0.5 + f64::from(x.0) / 7.0 + f64::from(w.0) / 11.0;
-    if point.is_multiple_of(2) { size } else { -size }
-}
-
-/// A number for stored tiles: of either sign, whatever that of a product is.
-fn of_tiles(acc: AccId, point: u32) -> f64 {
-    let size = 0.25 + f64::from(acc.0) / 8.0;
-    if point / 2 == 0 { size } else { -size }
 }

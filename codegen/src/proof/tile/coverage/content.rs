@@ -7,9 +7,9 @@
 
 use crate::dtype::Dtype;
 use crate::kernel::ValueId;
+use crate::map::Map;
 use crate::program::TensorId;
 use crate::value::{AccId, Value};
-use std::collections::HashMap;
 
 /// An index into [`Contents`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
@@ -40,7 +40,7 @@ pub(super) enum Content {
 
 /// Every content that occurs, each once.
 pub(super) struct Contents {
-    known: HashMap<Content, ContentId>,
+    known: Map<Content, ContentId>,
     last: u32,
     /// For each expression the first that is written alike, and its accumulators in order.
     shapes: Vec<(usize, Vec<AccId>)>,
@@ -53,7 +53,7 @@ impl Contents {
         let first = |text: &String| texts.iter().position(|known| known == text);
         let shapes = texts.iter().zip(values);
         Contents {
-            known: HashMap::new(),
+            known: Map::default(),
             last: 0,
             shapes: shapes
                 .map(|(text, value)| (first(text).unwrap_or_default(), value.accs()))

@@ -1,5 +1,6 @@
 //! Barriers, with their CTAs, that a step waits for or arrives at.
 
+use super::super::step::Ctas;
 use super::Flattener;
 use crate::warp::{BarrierId, RingId, Slot, Values};
 
@@ -36,13 +37,11 @@ impl Flattener<'_> {
     }
 
     /// The CTAs that this one tells of a slot: all that fill or empty it, or where each sends into the others' those.
-    pub(super) fn arrival_ctas(&self, barrier: BarrierId) -> Vec<u32> {
+    pub(super) fn arrival_ctas(&self, barrier: BarrierId) -> Ctas {
         let Some(multicast) = &self.case.pipeline.barrier(barrier).multicast else {
-            return vec![self.rank()];
+            return Ctas::one(self.rank());
         };
         let mine = multicast.others.then(|| self.env.var("split_rank"));
-        (0..multicast.ctas)
-            .filter(|cta| Some(*cta) != mine)
-            .collect()
+        Ctas::of(multicast.ctas, mine)
     }
 }

@@ -3,17 +3,21 @@
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// A map that hashes without a random seed: faster, and nothing in it depends on the order of its entries.
-pub(super) type Map<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<Mixer>>;
+pub(crate) type Map<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<Mixer>>;
 
 /// Mixes its input into 64 bits by multiplication and rotation.
 #[derive(Default)]
-pub(super) struct Mixer(u64);
+pub(crate) struct Mixer(u64);
 
 impl Hasher for Mixer {
     fn write(&mut self, bytes: &[u8]) {
-        bytes
-            .iter()
-            .for_each(|byte| self.write_u64(u64::from(*byte)));
+        let (words, rest) = bytes.as_chunks();
+        for word in words {
+            self.write_u64(u64::from_le_bytes(*word));
+        }
+        for byte in rest {
+            self.write_u64(u64::from(*byte));
+        }
     }
     fn write_u16(&mut self, value: u16) {
         self.write_u64(u64::from(value));
