@@ -266,7 +266,17 @@ impl Stage {
     /// rank sends all its rows to every other, and four times as many in a reduce-scatter or a gather. Beyond that, and for a
     /// schedule that does something else, a candidate with it is refused, and a family takes another.
     ///
-    /// [`Collective`] has an example.
+    /// ```
+    /// use counterflow::family::{Collective, Stage};
+    /// use counterflow::{Machine, Shape, schedules::reduce_scatter};
+    ///
+    /// let few = Stage::low_latency(Collective::ReduceScatter, reduce_scatter()).of_result();
+    /// assert_eq!((few.collective(), few.program().name.as_str()), (Some(Collective::ReduceScatter), "low_latency_reduce_scatter"));
+    /// let seconds = few.seconds(4, &Shape::new(16, 8192, 2048), &Machine::h200()).expect("an exchange");
+    /// assert!(seconds < 10e-6, "{seconds}");
+    /// let error = few.admits(4, &Shape::new(2048, 8192, 2048)).unwrap_err();
+    /// assert_eq!(error.kind(), "too_large");
+    /// ```
     pub fn low_latency(collective: Collective, schedule: Program) -> Stage {
         let mut program = Program {
             name: format!("low_latency_{}", schedule.name),
