@@ -114,6 +114,44 @@ fn replays_between_launches_of_other_rows() {
     });
 }
 
+/// Launches without a wait of the host between them, of which some ranks have no rows: none is two launches ahead of a peer that has
+/// not read the first.
+#[test]
+fn ranks_without_rows_do_not_run_ahead() {
+    const SETS: usize = 12;
+    in_parallel(3 * ALL.len(), |at| {
+        let (collective, world) = (ALL[at % ALL.len()], [2, 4, 7][at / ALL.len()]);
+        let case = Case {
+            collective,
+            most: 2,
+            columns: 1024,
+            seed: at as u64,
+        };
+        let ranks = Communicator::emulated(world).expect("ranks");
+        let done = Communicator::each(&ranks, |rank| {
+            let mut exchange = Exchange::<bf16>::new(rank, case, true, (SETS, None))?;
+            for round in 0..3 {
+                let rows = |set: usize| 1 + (set + round) % 2;
+                for set in 0..SETS {
+                    exchange.fill(rank, set, (round * SETS + set, rows(set)))?;
+                }
+                rank.synchronize()?;
+                rank.barrier()?;
+                for set in 0..SETS {
+                    exchange.launch(rank, set, rows(set))?;
+                }
+                for set in 0..SETS {
+                    exchange.after(rank, set, (round * SETS + set, rows(set)))?;
+                }
+                rank.barrier()?;
+            }
+            Ok(())
+        });
+        done.map(drop)
+            .unwrap_or_else(|error| panic!("{case:?}, world {world}: {error}"));
+    });
+}
+
 /// Ranks that launch other rows, or leave, are told by the exchange's name.
 #[test]
 fn ranks_that_differ_or_leave_are_told() {
