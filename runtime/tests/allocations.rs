@@ -134,15 +134,17 @@ fn a_launch_that_was_made_before_allocates_nothing() -> Result<(), Error> {
     let replays = allocations(&ranks, |rank| graphs[rank].launch(&ranks[rank]).map(drop))?;
     assert_eq!(replays, 0, "a graph");
 
-    let mut stages = made(&ranks, |rank| {
-        let op = rank.op_for::<AllGatherGemm>().schedule("all_gather+gemm");
-        op.up_to(64, 64, 64).build()
-    })?;
-    let launches = allocations(&ranks, |rank| {
-        let Made { op, x, w, y } = &mut stages[rank];
-        op.on(&ranks[rank]).x(&*x).w(&*w).y(y).launch().map(drop)
-    })?;
-    assert_eq!(launches, 0, "two kernels");
+    for candidate in ["all_gather+gemm", "low_latency_all_gather+gemm"] {
+        let mut stages = made(&ranks, |rank| {
+            let op = rank.op_for::<AllGatherGemm>().schedule(candidate);
+            op.up_to(64, 64, 64).build()
+        })?;
+        let launches = allocations(&ranks, |rank| {
+            let Made { op, x, w, y } = &mut stages[rank];
+            op.on(&ranks[rank]).x(&*x).w(&*w).y(y).launch().map(drop)
+        })?;
+        assert_eq!(launches, 0, "{candidate}");
+    }
 
     let sums = Communicator::each(&ranks, |rank| {
         let op = rank.op_of::<GemmRsOp>().first_options();

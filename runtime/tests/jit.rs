@@ -256,6 +256,7 @@ fn exchanges_of_low_latency_compile_without_spills() {
             Collective::AllGather,
             Collective::ReduceScatter,
             Collective::AllReduce,
+            Collective::TwoShotAllReduce,
         ] {
             for dtype in [Dtype::Bf16, Dtype::F16] {
                 let told = format!("{collective} of {} in a world of {world}", dtype.name());

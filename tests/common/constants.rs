@@ -12,6 +12,8 @@ pub struct Case {
     pub columns: usize,
     pub depth: usize,
     pub rounds: usize,
+    /// The candidate, a gather and then a product.
+    pub candidate: &'static str,
 }
 
 impl Case {
@@ -77,7 +79,7 @@ impl Case {
         let (most, held) = self.most(rank);
         rank.reserve(((held * self.depth * 2) as u64).next_multiple_of(2 << 20) + (16 << 20))?;
         let op = rank.op_for::<AllGatherGemm>();
-        let op = op.schedule("all_gather+gemm").constant("w");
+        let op = op.schedule(self.candidate).constant("w");
         let op = op.up_to(most, self.columns, self.depth).build()?;
         let x = rank.allocate::<bf16>("x", [held, self.depth])?;
         let w = rank.zeros::<bf16>([self.columns, self.depth])?;
@@ -129,7 +131,7 @@ impl Case {
         let (most, held) = self.most(rank);
         rank.reserve(((held * self.depth * 2) as u64).next_multiple_of(2 << 20) + (16 << 20))?;
         let gathers = rank.op_for::<AllGatherGemm>();
-        let gathers = gathers.schedule("all_gather+gemm").constant("w");
+        let gathers = gathers.schedule(self.candidate).constant("w");
         let gathers = gathers.up_to(most, self.columns, self.depth).build()?;
         let gemm = || {
             rank.op_of::<GemmOp>()

@@ -7,10 +7,11 @@ use counterflow::prelude::bf16;
 use counterflow::schedules::{all_gather, all_reduce, reduce_scatter};
 use counterflow::{Communicator, Dtype, Error, Op, Program, Tensor, UserBuffer};
 
-pub const ALL: [Collective; 3] = [
+pub const ALL: [Collective; 4] = [
     Collective::AllGather,
     Collective::ReduceScatter,
     Collective::AllReduce,
+    Collective::TwoShotAllReduce,
 ];
 
 /// A 16-bit element type.
@@ -51,7 +52,7 @@ pub fn schedule(collective: Collective) -> Program {
     match collective {
         Collective::AllGather => all_gather(),
         Collective::ReduceScatter => reduce_scatter(),
-        Collective::AllReduce => all_reduce(),
+        Collective::AllReduce | Collective::TwoShotAllReduce => all_reduce(),
     }
 }
 
@@ -94,7 +95,9 @@ impl Case {
         // What is gathered does not say whose it is: that depends on the number of rows.
         let rank = match self.collective {
             Collective::AllGather => 0,
-            Collective::ReduceScatter | Collective::AllReduce => rank,
+            Collective::ReduceScatter | Collective::AllReduce | Collective::TwoShotAllReduce => {
+                rank
+            }
         };
         let of = |at: usize| {
             let place = ((which * 64 + rank as usize) * self.most + row) * self.columns + at;
@@ -129,7 +132,9 @@ impl Case {
                 let owned = self.owned(world, rank, rows);
                 (owned.start, owned.len())
             }
-            Collective::AllGather | Collective::AllReduce => (0, rows),
+            Collective::AllGather | Collective::AllReduce | Collective::TwoShotAllReduce => {
+                (0, rows)
+            }
         };
         for (at, value) in got.iter().enumerate() {
             let (line, column) = (at / self.columns, at % self.columns);
@@ -339,7 +344,9 @@ pub fn rows_of<E: Half>(
                     let own = case.owned(world, rank, *rows);
                     (own.clone(), own.start)
                 }
-                Collective::AllGather | Collective::AllReduce => (0..*rows, 0),
+                Collective::AllGather | Collective::AllReduce | Collective::TwoShotAllReduce => {
+                    (0..*rows, 0)
+                }
             };
             for row in own {
                 let found = line(&bits[launch], row - first);

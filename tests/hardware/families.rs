@@ -36,8 +36,9 @@ fn every_candidate_has_the_same_bits_on_four_ranks() {
 }
 
 /// A product's CTAs load weights while the gather before them waits for peers.
-fn weights_first(world: u32) {
+fn weights_first(world: u32, candidate: &'static str) {
     let case = Case {
+        candidate,
         rows: &[1, 16, 64, 100, 256],
         columns: 2560,
         depth: 1024,
@@ -48,7 +49,7 @@ fn weights_first(world: u32) {
         fine(case.run(&on_gpus.ranks));
         fine(case.back_to_back(&on_gpus.ranks, LAUNCHES));
         println!(
-            "  {LAUNCHES} launches with weights first: {}",
+            "  {LAUNCHES} launches of {candidate} with weights first: {}",
             on_gpus.told()
         );
     }
@@ -56,10 +57,12 @@ fn weights_first(world: u32) {
 
 #[test]
 fn a_gather_and_a_product_that_loads_its_weights_first_on_two_ranks() {
-    weights_first(2);
+    weights_first(2, "all_gather+gemm");
+    weights_first(2, "low_latency_all_gather+gemm");
 }
 
 #[test]
 fn a_gather_and_a_product_that_loads_its_weights_first_on_four_ranks() {
-    weights_first(4);
+    weights_first(4, "all_gather+gemm");
+    weights_first(4, "low_latency_all_gather+gemm");
 }

@@ -99,6 +99,8 @@ fn a_row_has_the_same_bits_in_exchanges_of_any_number_of_rows() {
 fn ten_thousand_replays_of_captured_exchanges_between_launches_of_other_rows() {
     const ROUNDS: usize = 3400;
     const SETS: [usize; 3] = [6, 40, 1];
+    /// Rounds between two looks.
+    const BLOCK: usize = 20;
     for on_gpus in both_ways(2).chain(both_ways(4)) {
         for collective in ALL {
             let start = Instant::now();
@@ -121,12 +123,12 @@ fn ten_thousand_replays_of_captured_exchanges_between_launches_of_other_rows() {
                 }
                 let mut others = [1, 1];
                 for round in 0..ROUNDS {
-                    if round % 100 == 0 {
+                    if round % BLOCK == 0 {
                         // Numbers that no launch before had, so that a word of an old one shows.
-                        others = [1 + round / 100 * 7 % 40, 1 + round / 100 % 5];
+                        others = [1 + round / BLOCK * 7 % 40, 1 + round / BLOCK % 5];
                         let rows = SETS.into_iter().chain(others);
                         for (set, rows) in rows.enumerate() {
-                            of.fill(rank, set, (round / 100 * 5 + set, rows))?;
+                            of.fill(rank, set, (round / BLOCK * 5 + set, rows))?;
                         }
                         rank.synchronize()?;
                         rank.barrier()?;
@@ -140,10 +142,10 @@ fn ten_thousand_replays_of_captured_exchanges_between_launches_of_other_rows() {
                     replay(&graphs[2]);
                     of.launch(rank, 4, others[1])?;
                     replay(&graphs[0]);
-                    if round % 100 == 99 {
+                    if round % BLOCK == BLOCK - 1 {
                         let rows = SETS.into_iter().chain(others);
                         for (set, rows) in rows.enumerate() {
-                            of.after(rank, set, (round / 100 * 5 + set, rows))?;
+                            of.after(rank, set, (round / BLOCK * 5 + set, rows))?;
                         }
                         rank.barrier()?;
                     }

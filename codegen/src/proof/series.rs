@@ -31,6 +31,7 @@ const MOST_ARRIVALS: usize = 1 << 22;
 /// series.owns([&plan, &small])?;
 /// series.is_of(series.kernel())?;
 /// assert_eq!(series.largest().world, 2);
+/// println!("at most {} CTAs", series.sms());
 /// assert!(series.plan(&Shape::new(65, 32, 16)).is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -258,18 +258,34 @@ impl Stage {
 
     /// Makes a stage that exchanges few rows by one kernel which is built for latency: rows go straight into the peers' memory, where
     /// data is its own signal. `schedule` does the same exchange, for many rows: launches have its tensors, and its rows on each rank.
-    /// The stage has its name behind `low_latency_`, and no choices. Sums are added in f32 in the order of ranks, from zero, and rounded
+    /// The stage has its name behind `low_latency_`, or `low_latency_two_shot_`, and no choices. Sums are added in f32 in the order of ranks, from zero, and rounded
     /// once. NaN stays NaN: a pair of elements all of whose bits are set comes as another one.
     ///
     /// It moves bf16 and f16, in rows without gaps, of up to 8 ranks. Peers write their rows into memory of the heap of its own, twice
-    /// as large as they are, which is 32 MiB at most: 256 rows of 8192 elements of four ranks in an all-reduce, in which each
-    /// rank sends all its rows to every other, and four times as many in a reduce-scatter or a gather. Beyond that, and for a
-    /// schedule that does something else, a candidate with it is refused, and a family takes another.
+    /// as large as they are, which is 32 MiB at most: of four ranks 256 rows of 8192 elements in an all-reduce, in which each rank
+    /// sends all its rows to every other, twice as many in one of two shots, and four times as many in a reduce-scatter or a gather.
+    /// Beyond that, and for a schedule that does something else, a candidate with it is refused, and a family takes another.
     ///
-    /// [`Collective`] has an example.
+    /// ```
+    /// use counterflow::family::{Collective, Stage};
+    /// use counterflow::{Machine, Shape, schedules::reduce_scatter};
+    ///
+    /// let few = Stage::low_latency(Collective::ReduceScatter, reduce_scatter()).of_result();
+    /// assert_eq!((few.collective(), few.program().name.as_str()), (Some(Collective::ReduceScatter), "low_latency_reduce_scatter"));
+    /// let seconds = few.seconds(4, &Shape::new(16, 8192, 2048), &Machine::h200()).expect("an exchange");
+    /// assert!(seconds < 10e-6, "{seconds}");
+    /// let error = few.admits(4, &Shape::new(2048, 8192, 2048)).unwrap_err();
+    /// assert_eq!(error.kind(), "too_large");
+    /// ```
     pub fn low_latency(collective: Collective, schedule: Program) -> Stage {
+        let prefix = match collective {
+            Collective::TwoShotAllReduce => "low_latency_two_shot_",
+            Collective::AllGather | Collective::ReduceScatter | Collective::AllReduce => {
+                "low_latency_"
+            }
+        };
         let mut program = Program {
-            name: format!("low_latency_{}", schedule.name),
+            name: format!("{prefix}{}", schedule.name),
             ..schedule
         };
         // They are of the kernel that is not launched.

@@ -1,8 +1,11 @@
-// Rows that ranks gather or add up, for few rows: a launch on every rank, in one shot. slots.cuh says how words come. The text before
+// Rows that ranks gather or add up, for few rows: a launch on every rank, in one shot or in two. slots.cuh says how words come. The text before
 // says WORLD, THREADS, BATCH (pieces of 16 bytes that a thread awaits of each rank at once), COLLECTIVE and ELEMENTS.
 #define ALL_GATHER 0
 #define REDUCE_SCATTER 1
 #define ALL_REDUCE 2
+#define TWO_SHOT_ALL_REDUCE 3
+// Each rank adds up the rows that it owns.
+#define BY_OWNER (COLLECTIVE == REDUCE_SCATTER || COLLECTIVE == TWO_SHOT_ALL_REDUCE)
 #define BF16 0
 #define F16 1
 
@@ -83,7 +86,7 @@ low_latency(const __grid_constant__ Watch watch, const Slots slots, u32* launche
     [[maybe_unused]] const auto count_to = [=](u32) { return rows * eights; };
     [[maybe_unused]] const auto count_from = count_to;
     [[maybe_unused]] const auto first_from = first_to;
-#elif COLLECTIVE == REDUCE_SCATTER
+#elif BY_OWNER
     [[maybe_unused]] const auto first_to = row_of;
     [[maybe_unused]] const auto count_to = owned;
     [[maybe_unused]] const auto count_from = [=](u32) { return owned(me); };
@@ -99,7 +102,7 @@ low_latency(const __grid_constant__ Watch watch, const Slots slots, u32* launche
     jitter();
 #if WORLD > 1
     // To one peer after another if each gets other rows, else each piece to all.
-#if COLLECTIVE == REDUCE_SCATTER
+#if BY_OWNER
     for (u32 next = 1; next < WORLD; ++next) {
         const u32 to = (me + next) % WORLD;
 #else
@@ -120,7 +123,7 @@ low_latency(const __grid_constant__ Watch watch, const Slots slots, u32* launche
             for (u32 b = 0; b < LOADED; ++b) {
                 const u32 i = start + b * step;
                 if (i >= at_least_one(count)) break;
-#if COLLECTIVE == REDUCE_SCATTER
+#if BY_OWNER
                 send(rows_from(slots, to, me, launch) + u64(i) * 16, own[b]);
 #else
                 for (u32 next = 1; next < WORLD; ++next)
@@ -129,6 +132,10 @@ low_latency(const __grid_constant__ Watch watch, const Slots slots, u32* launche
             }
         }
     }
+#if COLLECTIVE == ALL_GATHER
+    // The product behind it may come meanwhile, and load its weights.
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
     bool gone = false;
 #endif
     // No rank sends more than the first one.
@@ -174,10 +181,36 @@ low_latency(const __grid_constant__ Watch watch, const Slots slots, u32* launche
                         : "+r"(x)
                         : "r"(own[b].words[word]), "r"(static_cast<u32>(rank == me)));
                 }
-            store(y + u64(i) * 16, sum_of(of + b * WORLD));
+            const Eight sum = sum_of(of + b * WORLD);
+#if COLLECTIVE == TWO_SHOT_ALL_REDUCE
+            store(y + (u64(row_of(me)) * eights + i) * 16, sum);
+            for (u32 next = 1; next < WORLD; ++next)
+                send(rows_from(slots, (me + next) % WORLD, me, launch) + slots.each / 2 + u64(i) * 16, sum);
+#else
+            store(y + u64(i) * 16, sum);
+#endif
 #endif
         }
     }
+#if COLLECTIVE == TWO_SHOT_ALL_REDUCE && WORLD > 1
+    // The other owners' sums, which come to the second half. Who owns nothing sends none.
+    for (u32 start = first; start < owned(0); start += BATCH * step) {
+        const auto index = [=](u32 i) { return start + i / WORLD * step; };
+        Eight of[BATCH * WORLD] = {};
+        receive(
+            of,
+            [&](u32 i) {
+                const u32 rank = i % WORLD;
+                const bool there = rank != me && index(i) < owned(rank);
+                return Awaited{there, rows_from(slots, me, rank, launch) + slots.each / 2 + u64(index(i)) * 16};
+            },
+            [](u32 i) { return i % WORLD; }, [=](u32 i) { return row_of(i % WORLD) + index(i) / eights; }, watch, gone);
+#pragma unroll
+        for (u32 i = 0; i < BATCH * WORLD; ++i)
+            if (i % WORLD != me && index(i) < owned(i % WORLD))
+                store(y + (u64(row_of(i % WORLD)) * eights + index(i)) * 16, of[i]);
+    }
+#endif
     __syncthreads();
     launched(launches, launch, most_ctas);
 }

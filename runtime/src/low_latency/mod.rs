@@ -47,6 +47,9 @@ pub enum Collective {
     ReduceScatter,
     /// Every rank has the sum over ranks of all rows. Each sends all of its rows to every other.
     AllReduce,
+    /// The same in two shots: each rank adds up the rows that it owns, and sends the sum to every other. It moves fewer bytes, and words
+    /// travel twice.
+    TwoShotAllReduce,
 }
 
 impl fmt::Display for Collective {
@@ -55,6 +58,7 @@ impl fmt::Display for Collective {
             Collective::AllGather => "all-gather",
             Collective::ReduceScatter => "reduce-scatter",
             Collective::AllReduce => "all-reduce",
+            Collective::TwoShotAllReduce => "all-reduce in two shots",
         })
     }
 }
@@ -86,7 +90,7 @@ impl Collective {
                 &[Usage::LOCAL, Usage::SCATTERED],
                 "an input, and an output whose rows ranks divide",
             ),
-            Collective::AllReduce => (
+            Collective::AllReduce | Collective::TwoShotAllReduce => (
                 &[Usage::LOCAL, Usage::REDUCED],
                 "an input, and an output that all ranks have",
             ),
@@ -173,13 +177,27 @@ impl Sizes {
         Ok((sizes, tensors))
     }
 
-    /// Bytes that a rank sends a peer at most: one piece at least.
-    pub(crate) fn each(&self) -> u64 {
+    /// Bytes that a rank sends a peer in one shot at most: one piece at least.
+    fn a_shot(&self) -> u64 {
         let rows = match self.collective {
-            Collective::AllGather | Collective::ReduceScatter => self.chunk,
+            Collective::AllGather | Collective::ReduceScatter | Collective::TwoShotAllReduce => {
+                self.chunk
+            }
             Collective::AllReduce => self.rows,
         };
         (u64::from(rows) * self.row).max(PIECE)
+    }
+
+    fn shots(&self) -> u32 {
+        match self.collective {
+            Collective::AllGather | Collective::ReduceScatter | Collective::AllReduce => 1,
+            Collective::TwoShotAllReduce => 2,
+        }
+    }
+
+    /// Bytes that a rank sends a peer at most, those of a second shot behind those of the first.
+    pub(crate) fn each(&self) -> u64 {
+        u64::from(self.shots()) * self.a_shot()
     }
 
     /// Pieces of a row.
@@ -217,14 +235,14 @@ impl Sizes {
 
     /// CTAs of a launch, of so many at most.
     pub(crate) fn ctas(&self, most: u32) -> u32 {
-        let pieces = (self.each() / PIECE).div_ceil(u64::from(THREADS));
+        let pieces = (self.a_shot() / PIECE).div_ceil(u64::from(THREADS));
         u32::try_from(pieces)
             .unwrap_or(u32::MAX)
             .clamp(1, most.max(1))
     }
 
-    /// The model's time of a launch, in seconds: its start behind a kernel of ours, a word's way to a peer, and the bytes that a rank
-    /// sends.
+    /// The model's time of a launch, in seconds: its start behind a kernel of ours, a word's way to a peer for each shot, and the bytes
+    /// that a rank sends.
     ///
     /// An all-reduce with a norm behind it, which exchanges its rows so, took by that much longer than one of a single rank on two H100s
     /// (`notes/bench`): of 1 row of 6144 elements 1.4 µs (this says 1.3), of 16 rows of 8192 2.5 (2.0), of 128 6.9 (7.2).
@@ -235,6 +253,6 @@ impl Sizes {
             return alone;
         }
         let sent = u64::from(self.world - 1) * self.each();
-        alone + machine.signal_latency + sent as f64 / machine.link_push
+        alone + f64::from(self.shots()) * machine.signal_latency + sent as f64 / machine.link_push
     }
 }

@@ -19,6 +19,7 @@ fn text(collective: Collective, world: u32, dtype: Dtype) -> String {
         Collective::AllGather => "ALL_GATHER",
         Collective::ReduceScatter => "REDUCE_SCATTER",
         Collective::AllReduce => "ALL_REDUCE",
+        Collective::TwoShotAllReduce => "TWO_SHOT_ALL_REDUCE",
     };
     let elements = match dtype {
         Dtype::F16 => "F16",

@@ -32,6 +32,8 @@ enum Step {
     Send { peer: u64, row: u64, of: u64 },
     /// Receives a row of a peer and keeps it, or one piece if there is none.
     Gather { peer: u64, row: u64, of: u64 },
+    /// Receives a sum of a peer and keeps it.
+    GatherSum { peer: u64, row: u64 },
     /// Receives a row of all peers and keeps the sum, or one piece of each if there is none.
     Add { row: u64, of: u64 },
     /// Ends the launch.
@@ -84,7 +86,7 @@ impl Launched {
     fn sent(&self, from: u64, to: u64) -> Range<u64> {
         match self.sizes.collective {
             Collective::AllGather => self.owned(from),
-            Collective::ReduceScatter => self.owned(to),
+            Collective::ReduceScatter | Collective::TwoShotAllReduce => self.owned(to),
             Collective::AllReduce => 0..self.sizes.rows.into(),
         }
     }
@@ -108,9 +110,14 @@ impl Launched {
                     steps.extend(rows.map(|(row, of)| Step::Gather { peer, row, of }));
                 }
             }
-            Collective::ReduceScatter | Collective::AllReduce => {
+            Collective::ReduceScatter | Collective::AllReduce | Collective::TwoShotAllReduce => {
                 let rows = each(self.sent(me, me));
                 steps.extend(rows.map(|(row, of)| Step::Add { row, of }));
+            }
+        }
+        if self.sizes.collective == Collective::TwoShotAllReduce {
+            for peer in self.slots.peers() {
+                steps.extend(self.owned(peer).map(|row| Step::GatherSum { peer, row }));
             }
         }
         steps.push(Step::End);
@@ -194,9 +201,29 @@ impl Twin for Launched {
                 if of > 0 {
                     let own = memory.bytes(self.at.x + row * row_bytes, row_bytes)?;
                     terms[me as usize] = own.into_owned();
-                    let behind = (row - self.sent(me, me).start) * row_bytes;
-                    memory.write(self.at.y + behind, &self.sum(&terms))?;
+                    let (sum, behind) = (self.sum(&terms), row - self.sent(me, me).start);
+                    let at = match self.sizes.collective {
+                        Collective::TwoShotAllReduce => row,
+                        Collective::AllGather
+                        | Collective::ReduceScatter
+                        | Collective::AllReduce => behind,
+                    };
+                    memory.write(self.at.y + at * row_bytes, &sum)?;
+                    if self.sizes.collective == Collective::TwoShotAllReduce {
+                        let at = (self.slots.each / 2 + behind * row_bytes, launch);
+                        let mut peers = self.slots.peers();
+                        peers.try_for_each(|peer| self.slots.send(peer, at, &sum, memory))?;
+                    }
                 }
+            }
+            Step::GatherSum { peer, row } => {
+                let behind = (row - self.owned(peer).start) * row_bytes;
+                let at = (self.slots.each / 2 + behind, launch);
+                match self.slots.come(peer, at, (row_bytes, waits), memory)? {
+                    Err(seen) => return Ok(Stepped::Waits(Slots::awaits(peer, row, seen))),
+                    Ok(come) => memory.write(self.at.y + row * row_bytes, &come)?,
+                }
+                self.slots.clear(peer, at, row_bytes, memory)?;
             }
             Step::End => {
                 let next = launch.wrapping_add(1);
