@@ -84,7 +84,7 @@ pub fn all_gather_swiglu() -> Family {
         .or_stages([Stage::new(all_gather()), Stage::new(swiglu())])
 }
 
-/// y = reduce_scatter(x · wᵀ): in one kernel, or not fused, with a bulk exchange or one of low latency, in one shot or in two. All round each rank's term, and add in f32 in the order of ranks.
+/// y = reduce_scatter(x · wᵀ): in one kernel, or not fused, with a bulk exchange or one of low latency. All round each rank's term, and add in f32 in the order of ranks.
 ///
 /// [`gemm_rs_across`](crate::schedules::gemm_rs_across()) is none of them: on four H100s it was slower than the faster of both at all rows that
 /// were measured but 16, and took two to eleven times as long from 256 on (`notes/bench`).
@@ -96,12 +96,13 @@ pub fn gemm_reduce_scatter() -> Family {
 }
 
 /// y = all_reduce(x · wᵀ): in one kernel by two shots or by one, or not fused, with a bulk exchange or one of low latency. All round each rank's term, and add in f32 in the order of ranks.
+///
+/// [`Collective::TwoShotAllReduce`] is none of them yet: it has not run on a GPU.
 pub fn gemm_all_reduce() -> Family {
-    let few = |collective| Stage::low_latency(collective, all_reduce()).of_result();
+    let few = Stage::low_latency(Collective::AllReduce, all_reduce());
     Family::new("gemm_all_reduce", gemm_ar())
         .or(gemm_ar_one_shot())
-        .or_stages([product(), few(Collective::AllReduce)])
-        .or_stages([product(), few(Collective::TwoShotAllReduce)])
+        .or_stages([product(), few.of_result()])
         .or_stages([product(), Stage::new(all_reduce()).of_result()])
         .or_predicted([Stage::new(gemm_ar_multicast())])
         .or_predicted([product(), Stage::new(all_reduce_multicast()).of_result()])
