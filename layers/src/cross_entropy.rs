@@ -2,7 +2,7 @@
 
 use crate::linear::fits;
 use crate::side::LossKernels;
-use crate::step::{Built, Step, shape};
+use crate::step::{Built, Step, shape, together};
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Dtype, Error, Layout, Tensor, UserBuffer, schedules};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -63,12 +63,14 @@ impl VocabParallelCrossEntropy {
             Layout::Nt,
             shape(all, NUMBERS, NUMBERS),
         );
-        Ok(VocabParallelCrossEntropy {
-            kernels: LossKernels::load(rank)?,
-            gather: gather.build_of(rank, Some(Dtype::F32))?,
-            parts: Mutex::new(rank.allocate("parts of cross-entropy", [all, NUMBERS])?),
-            rank: rank.clone(),
-            rows,
+        together(rank, || {
+            Ok(VocabParallelCrossEntropy {
+                kernels: LossKernels::load(rank)?,
+                gather: gather.build_of(rank, Some(Dtype::F32))?,
+                parts: Mutex::new(rank.allocate("parts of cross-entropy", [all, NUMBERS])?),
+                rank: rank.clone(),
+                rows,
+            })
         })
     }
 

@@ -2,7 +2,7 @@
 
 use crate::linear::fits;
 use crate::side::EmbeddingKernels;
-use crate::step::{Built, Step, shape};
+use crate::step::{Built, Step, shape, together};
 use crate::userbuffers::Userbuffers;
 use counterflow::prelude::bf16;
 use counterflow::{Error, Layout, Program, Tensor, schedules};
@@ -73,18 +73,22 @@ impl VocabParallelEmbedding {
             let step = Step::new(program, Layout::Nt, shape(rows, columns, columns));
             step.build(rank)
         };
-        let moves = (world > 1).then(|| {
-            Ok::<_, Error>([
-                build(schedules::reduce_scatter())?,
-                build(schedules::all_gather())?,
-            ])
-        });
-        Ok(VocabParallelEmbedding {
-            kernels: EmbeddingKernels::load(rank)?,
-            userbuffers: userbuffers.clone(),
-            vocabulary,
-            columns,
-            moves: moves.transpose()?,
+        let moves = || {
+            (world > 1).then(|| {
+                Ok::<_, Error>([
+                    build(schedules::reduce_scatter())?,
+                    build(schedules::all_gather())?,
+                ])
+            })
+        };
+        together(rank, || {
+            Ok(VocabParallelEmbedding {
+                kernels: EmbeddingKernels::load(rank)?,
+                userbuffers: userbuffers.clone(),
+                vocabulary,
+                columns,
+                moves: moves().transpose()?,
+            })
         })
     }
 

@@ -1,7 +1,7 @@
 //! Sums of gradients over the ranks of a group.
 
 use crate::schedules::sum_gradients;
-use crate::step::{Built, Latest, Step, shape};
+use crate::step::{Built, Step, shape, together};
 use counterflow::{Communicator, Error, Layout, Tensor, UserBuffer};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,7 +27,7 @@ pub struct GradientSum {
     /// Buffer that sums come to. Held while one is enqueued.
     sums: Mutex<UserBuffer<f32>>,
     /// By columns.
-    ops: Latest<usize>,
+    ops: Vec<(usize, Built)>,
 }
 
 impl GradientSum {
@@ -41,17 +41,38 @@ impl GradientSum {
     /// For gradients of so many elements at most. Collective: every rank makes the same.
     ///
     /// # Errors
-    /// As [`Communicator::allocate`].
+    /// As [`Communicator::allocate`] and [`OpBuilder::build`](counterflow::OpBuilder::build).
     pub fn new(rank: &Arc<Communicator>, elements: usize) -> Result<GradientSum, Error> {
+        GradientSum::of_widths(rank, elements, &WIDTHS)
+    }
+
+    /// For gradients of so many elements, and no others.
+    pub(crate) fn of_one(rank: &Arc<Communicator>, elements: usize) -> Result<GradientSum, Error> {
+        GradientSum::of_widths(rank, elements, width(elements).as_slice())
+    }
+
+    fn of_widths(
+        rank: &Arc<Communicator>,
+        elements: usize,
+        widths: &[usize],
+    ) -> Result<GradientSum, Error> {
         let world = rank.world() as usize;
         let most = elements
             .next_multiple_of(WIDTHS[0] * world)
             .max(WIDTHS[0] * world);
-        Ok(GradientSum {
-            sums: Mutex::new(rank.allocate("gradients", [most])?),
-            rank: rank.clone(),
-            most,
-            ops: Latest::new([]),
+        let build = |width: &usize| {
+            let shape = shape(most / width, *width, *width);
+            let built = Step::new(sum_gradients(), Layout::Nt, shape).build(rank)?;
+            Ok((*width, built))
+        };
+        let widths = if world > 1 { widths } else { &[] };
+        together(rank, || {
+            Ok(GradientSum {
+                sums: Mutex::new(rank.allocate("gradients", [most])?),
+                ops: widths.iter().map(build).collect::<Result<_, Error>>()?,
+                rank: rank.clone(),
+                most,
+            })
         })
     }
 
@@ -65,10 +86,9 @@ impl GradientSum {
         if self.rank.world() == 1 || elements == 0 {
             return Ok(());
         }
-        let width = WIDTHS
-            .into_iter()
-            .find(|width| elements.is_multiple_of(*width));
-        let Some(width) = width.filter(|_| elements <= self.most) else {
+        let width = width(elements).filter(|_| elements <= self.most);
+        let built = width.and_then(|width| self.ops.iter().find(|(of, _)| *of == width));
+        let Some((width, built)) = built else {
             return Err(Error::Usage {
                 what: format!("a gradient of {elements} elements"),
                 legal: format!("give a multiple of 8, and {} at most", self.most),
@@ -76,22 +96,20 @@ impl GradientSum {
         };
         let rows = elements / width;
         let sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
-        let built: Arc<Built> = self.ops.of(&width, || {
-            let step = Step::new(
-                sum_gradients(),
-                Layout::Nt,
-                shape(self.most / width, width, width),
-            );
-            step.build(&self.rank)
-        })?;
         // Ranks own whole chunks of rows.
         let whole = rows.next_multiple_of(self.rank.world() as usize);
-        let mut to = sums.shaped([whole, width])?;
-        let from = gradient.shaped([rows, width])?;
+        let mut to = sums.shaped([whole, *width])?;
+        let from = gradient.shaped([rows, *width])?;
         let launch = built.op.on(&*self.rank).tensor("g", &from);
         launch.tensor("y", &mut to).rows(rows).launch()?;
         to.copy_to(&from)
     }
+}
+
+/// The columns that a gradient of so many elements is seen with.
+fn width(elements: usize) -> Option<usize> {
+    let mut widths = WIDTHS.into_iter();
+    widths.find(|width| elements.is_multiple_of(*width))
 }
 
 /// Columns that a gradient is seen with, the widest first.

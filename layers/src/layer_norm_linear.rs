@@ -6,6 +6,7 @@ use crate::overlap::Parallel;
 use crate::scratch::Lent;
 use crate::side::twin::{Norm, Normalization};
 use crate::side::{CodedNormKernels, NormKernels};
+use crate::step::together;
 use crate::userbuffers::Userbuffers;
 use counterflow::prelude::bf16;
 use counterflow::{Error, Tensor};
@@ -149,15 +150,17 @@ impl LayerNormLinear {
                 legal: "use `Linear`: no rank has whole rows of such a layer's input".into(),
             });
         }
-        Ok(LayerNormLinear {
-            norm: userbuffers.norm(config.norm)?,
-            coded: match &config.linear.fp8 {
-                Some(recipe) => {
-                    userbuffers.coded_norm(config.norm, recipe.quantiser(Role::Input))?
-                }
-                None => None,
-            },
-            linear: Linear::new(userbuffers, &config.linear)?,
+        together(userbuffers.rank(), || {
+            Ok(LayerNormLinear {
+                norm: userbuffers.norm(config.norm)?,
+                coded: match &config.linear.fp8 {
+                    Some(recipe) => {
+                        userbuffers.coded_norm(config.norm, recipe.quantiser(Role::Input))?
+                    }
+                    None => None,
+                },
+                linear: Linear::new(userbuffers, &config.linear)?,
+            })
         })
     }
 

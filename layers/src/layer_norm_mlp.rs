@@ -10,6 +10,7 @@ use crate::overlap::Flags;
 use crate::scratch::Lent;
 use crate::side::ElementKernels;
 use crate::side::twin::{Activation, Norm};
+use crate::step::together;
 use crate::userbuffers::Userbuffers;
 use counterflow::op::Workspace;
 use counterflow::prelude::bf16;
@@ -184,11 +185,13 @@ impl LayerNormMlp {
             norm: config.norm,
             linear: config.fc1(),
         };
-        Ok(LayerNormMlp {
-            fc1: LayerNormLinear::new(userbuffers, &fc1)?,
-            fc2: Linear::new(userbuffers, &config.fc2())?,
-            elements: userbuffers.elements()?,
-            config: config.clone(),
+        together(userbuffers.rank(), || {
+            Ok(LayerNormMlp {
+                fc1: LayerNormLinear::new(userbuffers, &fc1)?,
+                fc2: Linear::new(userbuffers, &config.fc2())?,
+                elements: userbuffers.elements()?,
+                config: config.clone(),
+            })
         })
     }
 

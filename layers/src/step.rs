@@ -49,8 +49,18 @@ pub(crate) fn blocks(elements: usize) -> usize {
     elements.div_ceil(128)
 }
 
-/// The rows of what moves beside a weight's gradient.
-pub(crate) const MOVED: &str = "g.rows";
+/// What `make` builds and loads. All ranks meet before it, so that all have enqueued what kernels of their peers wait for, and behind it,
+/// so that nobody enqueues more before all have loaded. A load may wait for the kernels of its GPU, and other threads of the process for
+/// it. Collective.
+pub(crate) fn together<T>(
+    rank: &Communicator,
+    make: impl FnOnce() -> Result<T, Error>,
+) -> Result<T, Error> {
+    rank.barrier()?;
+    let made = make()?;
+    rank.barrier()?;
+    Ok(made)
+}
 
 /// The shape of a product. A size that does not fit is refused as too large when the op is built.
 pub(crate) fn shape(m: usize, n: usize, k: usize) -> Shape {
@@ -123,22 +133,6 @@ impl Step {
         };
         Ok(Built { op, schedule, why })
     }
-
-    /// The depth of a product over so many rows: those of codes are padded.
-    pub fn depth(&self, rows: usize) -> usize {
-        match self.coded {
-            Some(_) => rows.next_multiple_of(CODES),
-            None => rows,
-        }
-    }
-
-    /// With other rows to sum over, and of what moves beside that.
-    pub fn of_rows(&self, rows: usize) -> Step {
-        let mut step = self.clone();
-        step.shape.k = size(self.depth(rows));
-        step.shape.dims.insert(MOVED.into(), size(rows));
-        step
-    }
 }
 
 /// An op, with the name of its schedule and what chose that.
@@ -161,13 +155,14 @@ impl Built {
 pub(crate) struct Latest<K>(Mutex<Vec<(K, Arc<Built>)>>);
 
 impl<K: PartialEq + Clone> Latest<K> {
-    pub fn new(built: impl IntoIterator<Item = (K, Arc<Built>)>) -> Self {
-        Latest(Mutex::new(built.into_iter().collect()))
+    pub fn new() -> Self {
+        Latest(Mutex::default())
     }
 
     /// The op for a key; if there is none, it is built. Collective: all ranks ask in the same order.
     pub fn of(
         &self,
+        rank: &Communicator,
         key: &K,
         build: impl FnOnce() -> Result<Built, Error>,
     ) -> Result<Arc<Built>, Error> {
@@ -175,54 +170,12 @@ impl<K: PartialEq + Clone> Latest<K> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = match all.iter().position(|(of, _)| of == key) {
             Some(at) => all.remove(at),
-            None => (key.clone(), Arc::new(build()?)),
+            None => (key.clone(), Arc::new(together(rank, build)?)),
         };
         if all.len() == KEPT {
             all.remove(0);
         }
         all.push(found.clone());
         Ok(found.1)
-    }
-
-    /// The latest one that was asked for.
-    pub fn last(&self) -> Option<Arc<Built>> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.last().map(|(_, built)| built.clone())
-    }
-}
-
-/// The op of a weight's gradient. Its depth is the rows of a call.
-#[derive(Debug)]
-pub(crate) enum Wgrad {
-    /// Nothing moves beside it, and launches state their depth.
-    Alone(Arc<Built>),
-    /// Step beside the product, which has the rows of a call, too, and an op is built for a number of those.
-    Beside(Box<Step>, Latest<usize>),
-}
-
-impl Wgrad {
-    /// Built for the most rows now, so that its memory is there.
-    pub fn new(rank: &Communicator, step: &Step, most: usize) -> Result<Wgrad, Error> {
-        let built = Arc::new(step.build(rank)?);
-        Ok(match step.shape.dims.contains_key(MOVED) {
-            false => Wgrad::Alone(built),
-            true => Wgrad::Beside(Box::new(step.clone()), Latest::new([(most, built)])),
-        })
-    }
-
-    /// Collective where something moves: all ranks call layers with the same rows, in the same order.
-    pub fn of(&self, rank: &Communicator, rows: usize) -> Result<Arc<Built>, Error> {
-        match self {
-            Wgrad::Alone(built) => Ok(built.clone()),
-            Wgrad::Beside(step, all) => all.of(&rows, || step.of_rows(rows).build(rank)),
-        }
-    }
-
-    /// The latest that was built.
-    pub fn latest(&self) -> Option<Arc<Built>> {
-        match self {
-            Wgrad::Alone(built) => Some(built.clone()),
-            Wgrad::Beside(_, all) => all.last(),
-        }
     }
 }

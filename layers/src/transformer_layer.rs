@@ -17,6 +17,7 @@ use crate::scratch::Lent;
 use crate::side::AttentionKernels;
 use crate::side::ElementKernels;
 use crate::side::twin::{Mask, Norm};
+use crate::step::together;
 use crate::userbuffers::Userbuffers;
 use counterflow::op::Workspace;
 use counterflow::prelude::bf16;
@@ -160,7 +161,7 @@ impl TransformerLayer {
         config: &TransformerLayerConfig,
         rng: &Arc<RngTracker>,
     ) -> Result<TransformerLayer, Error> {
-        let core = Arc::new(userbuffers.attention()?);
+        let core = Arc::new(together(userbuffers.rank(), || userbuffers.attention())?);
         TransformerLayer::with_core(userbuffers, config, rng, core)
     }
 
@@ -175,13 +176,15 @@ impl TransformerLayer {
         core: Arc<dyn CoreAttention>,
     ) -> Result<TransformerLayer, Error> {
         let (attention, mlp) = config.parts()?;
-        Ok(TransformerLayer {
-            config: config.clone(),
-            attention: MultiheadAttention::with_core(userbuffers, &attention, rng, core)?,
-            mlp: LayerNormMlp::new(userbuffers, &mlp)?,
-            elements: userbuffers.elements()?,
-            userbuffers: userbuffers.clone(),
-            rng: rng.clone(),
+        together(userbuffers.rank(), || {
+            Ok(TransformerLayer {
+                config: config.clone(),
+                attention: MultiheadAttention::with_core(userbuffers, &attention, rng, core)?,
+                mlp: LayerNormMlp::new(userbuffers, &mlp)?,
+                elements: userbuffers.elements()?,
+                userbuffers: userbuffers.clone(),
+                rng: rng.clone(),
+            })
         })
     }
 

@@ -5,7 +5,7 @@ use crate::overlap::Config;
 use crate::scratch::{Lent, Scratch};
 use crate::side::twin::Norm;
 use crate::side::{AttentionKernels, CodedNormKernels, ElementKernels, NormKernels};
-use crate::step::{CODES, blocks};
+use crate::step::{CODES, blocks, together};
 use counterflow::prelude::{bf16, e4m3};
 use counterflow::{Communicator, Dtype, Error, UserBuffer, quantise};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -158,8 +158,8 @@ impl Initialize {
 /// Memory is lent for the most rows that [`Initialize::shape`] states, whatever the rows of a call. What a layer saves for its backward pass
 /// takes that, too: a step of few rows saves as much memory as one of the most rows. State the rows that you have, not more.
 ///
-/// With [`Flags::ub_bulk_wgrad`](crate::overlap::Flags::ub_bulk_wgrad), which modules have by default, the first backward pass of a new
-/// number of rows builds an op in each layer: it compiles or loads a kernel, and all ranks meet. A layer keeps the 8 latest.
+/// Who makes a layer builds and loads all that its passes need, whatever their rows, and all ranks meet behind that: no pass builds or
+/// loads. Attention of the caller's ([`CoreAttention`](crate::CoreAttention)) should have loaded its kernels by then, too.
 ///
 /// ```
 /// use counterflow::Communicator;
@@ -270,6 +270,7 @@ impl Userbuffers {
             }
         }
         let [gathered, summed] = rows_held(rows.div_ceil(world as usize), arguments.has_fp8());
+        let fp8 = || together(rank, || fp8::Shared::new(rank));
         Ok(Userbuffers(Arc::new(Shared {
             gathered: rank.allocate("gathered", [gathered * world as usize, columns])?,
             scales: arguments
@@ -279,10 +280,7 @@ impl Userbuffers {
             summed: rank.allocate("summed", [summed, columns])?,
             rank: rank.clone(),
             shape: arguments.shape,
-            fp8: arguments
-                .has_fp8()
-                .then(|| fp8::Shared::new(rank))
-                .transpose()?,
+            fp8: arguments.has_fp8().then(fp8).transpose()?,
             configs,
             side: Mutex::default(),
             scratch: Scratch::default(),

@@ -7,7 +7,7 @@ use quote::{format_ident, quote};
 use syn::ext::IdentExt;
 
 /// Methods that every launcher has. A parameter of such a name is given by `tensor`.
-const TAKEN: [&str; 5] = ["rows", "columns", "depth", "tensor", "launch"];
+const TAKEN: [&str; 6] = ["rows", "columns", "depth", "beside", "tensor", "launch"];
 
 /// `struct NameOp` with a method for each parameter.
 pub fn launcher(schedule: &Schedule) -> TokenStream {
@@ -60,6 +60,11 @@ pub fn launcher(schedule: &Schedule) -> TokenStream {
             /// The depth of this launch on a rank.
             pub fn depth(self, k: usize) -> Self {
                 #launcher(self.0.depth(k))
+            }
+
+            /// The rows of what moves beside the product, over all ranks.
+            pub fn beside(self, rows: usize) -> Self {
+                #launcher(self.0.beside(rows))
             }
 
             /// Enqueues it and returns at once.

@@ -6,11 +6,11 @@ use crate::job::{At, Job, Steps, Words};
 use crate::kernels::{HEADERS, Recipe, Scaling};
 use crate::{emulate, job};
 use counterflow_codegen::encoding::Granularity;
-use counterflow_runtime::cuda::{Arguments, Function, Gpu, LaunchConfig, Module};
+use counterflow_runtime::cuda::{Arguments, Function, LaunchConfig};
 use counterflow_runtime::driver::Address;
 use counterflow_runtime::jit::{Compiler, Source, Target};
 use counterflow_runtime::op::{Running, Step};
-use counterflow_runtime::{Error, Pending};
+use counterflow_runtime::{Communicator, Error, Pending};
 use std::sync::Arc;
 
 /// Threads of every CTA.
@@ -34,16 +34,20 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
-    /// Compiles them, or takes them from the cache, and loads them.
-    pub fn load(gpu: &Arc<Gpu>, compiler: &Compiler, recipe: &Recipe) -> Result<Kernels, Error> {
+    /// Compiles them, or takes them from the cache, and loads them. None: the rank is emulated.
+    pub fn load(rank: &Communicator, recipe: &Recipe) -> Result<Option<Kernels>, Error> {
         let load = |text: &str| {
-            let source = Source::new("quantise", text).with(&HEADERS);
-            Module::load(gpu, &compiler.compile(&source, Target::Sm90a)?)
+            rank.load(|| {
+                let source = Source::new("quantise", text).with(&HEADERS);
+                Compiler::find()?.compile(&source, Target::Sm90a)
+            })
         };
-        let (tiles, lines) = (load(&recipe.tiles())?, load(&recipe.lines())?);
+        let (Some(tiles), Some(lines)) = (load(&recipe.tiles())?, load(&recipe.lines())?) else {
+            return Ok(None);
+        };
         let by_rows = recipe.scaling == Scaling::Current(Granularity::PerRow);
         let of_lines = by_rows.then(|| tiles.function("amaxes_of_lines", 0));
-        Ok(Kernels {
+        Ok(Some(Kernels {
             cast_tiles: tiles.function("cast_tiles", 0)?,
             amaxes_of_lines: of_lines.transpose()?,
             amax_of_ctas: lines.function("amax_of_ctas", 0)?,
@@ -51,8 +55,8 @@ impl Kernels {
             cast_rows: lines.function("cast_rows", 0)?,
             clear: lines.function("clear", 0)?,
             next_step: lines.function("next_step", 0)?,
-            sms: gpu.sms(),
-        })
+            sms: rank.gpu().sms(),
+        }))
     }
 
     /// Enqueues a launch.

@@ -7,7 +7,6 @@ use crate::launch::{self, BEFORE_CTAS, Kernels, MOST_CTAS};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::encoding::{Granularity, ScaleBlock};
 use counterflow_codegen::rule::Scale;
-use counterflow_runtime::jit::Compiler;
 use counterflow_runtime::op::{Caller, Code, Part, QuantTensor};
 use counterflow_runtime::{Communicator, Error, Pending, Tensor};
 use std::ops::Deref;
@@ -158,13 +157,7 @@ impl<'r> Quantiser<'r> {
             });
         }
         sizes(most)?;
-        let kernels = match rank.gpu().is_emulated() {
-            true => None,
-            false => {
-                let kernels = Kernels::load(rank.gpu().cuda()?, &Compiler::find()?, &recipe)?;
-                Some(Arc::new(kernels))
-            }
-        };
+        let kernels = Kernels::load(&rank, &recipe)?.map(Arc::new);
         let words = match recipe.scaling {
             Scaling::Current(Granularity::PerTensor) => BEFORE_CTAS + MOST_CTAS,
             Scaling::Current(Granularity::PerRow) if recipe.transposed => most[0] + most[1],

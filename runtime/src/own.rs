@@ -30,6 +30,8 @@ pub(crate) struct Own {
     recordings: AtomicUsize,
     /// Tensors that were allocated.
     allocated: AtomicU64,
+    /// Modules that were loaded.
+    loaded: AtomicU64,
     /// Waits of the host for the stream's work.
     waits: AtomicU64,
     /// Launches in the stream that may still run.
@@ -121,6 +123,7 @@ impl Own {
             captures: AtomicUsize::new(0),
             recordings: AtomicUsize::new(0),
             allocated: AtomicU64::new(0),
+            loaded: AtomicU64::new(0),
             waits: AtomicU64::new(0),
             unfinished: Unfinished::default(),
             recording: Mutex::default(),
@@ -229,6 +232,16 @@ impl Own {
     /// Tensors that were allocated.
     pub fn allocated(&self) -> u64 {
         self.allocated.load(Ordering::Relaxed)
+    }
+
+    /// Counts a module that is loaded.
+    pub fn loads(&self) {
+        self.loaded.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Modules that were loaded.
+    pub fn loaded(&self) -> u64 {
+        self.loaded.load(Ordering::Relaxed)
     }
 
     /// GPU of the rank.

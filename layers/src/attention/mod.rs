@@ -16,6 +16,7 @@ use crate::scratch::Lent;
 use crate::side::AttentionKernels;
 use crate::side::RopeKernels;
 use crate::side::twin::{AttentionShape, Mask};
+use crate::step::together;
 use crate::userbuffers::Userbuffers;
 use counterflow::prelude::bf16;
 use counterflow::{Error, Tensor};
@@ -131,7 +132,7 @@ impl MultiheadAttention {
         config: &MultiheadAttentionConfig,
         rng: &Arc<RngTracker>,
     ) -> Result<MultiheadAttention, Error> {
-        let core = Arc::new(userbuffers.attention()?);
+        let core = Arc::new(together(userbuffers.rank(), || userbuffers.attention())?);
         MultiheadAttention::with_core(userbuffers, config, rng, core)
     }
 
@@ -147,23 +148,25 @@ impl MultiheadAttention {
     ) -> Result<MultiheadAttention, Error> {
         let rank = userbuffers.rank();
         config.checks(rank.world())?;
-        let linear = config.qkv();
-        let rope = config
-            .rope
-            .map(|Rope { base, positions }| RopeKernels::load(rank, positions, config.depth, base));
-        Ok(MultiheadAttention {
-            config: config.clone(),
-            rope: rope.transpose()?,
-            qkv: match config.norm {
-                Some(norm) => {
-                    let config = LayerNormLinearConfig { norm, linear };
-                    Qkv::Normed(LayerNormLinear::new(userbuffers, &config)?)
-                }
-                None => Qkv::Plain(Linear::new(userbuffers, &linear)?),
-            },
-            core,
-            proj: Linear::new(userbuffers, &config.proj())?,
-            rng: rng.clone(),
+        together(rank, || {
+            let linear = config.qkv();
+            let rope = config.rope.map(|Rope { base, positions }| {
+                RopeKernels::load(rank, positions, config.depth, base)
+            });
+            Ok(MultiheadAttention {
+                config: config.clone(),
+                rope: rope.transpose()?,
+                qkv: match config.norm {
+                    Some(norm) => {
+                        let config = LayerNormLinearConfig { norm, linear };
+                        Qkv::Normed(LayerNormLinear::new(userbuffers, &config)?)
+                    }
+                    None => Qkv::Plain(Linear::new(userbuffers, &linear)?),
+                },
+                core,
+                proj: Linear::new(userbuffers, &config.proj())?,
+                rng: rng.clone(),
+            })
         })
     }
 

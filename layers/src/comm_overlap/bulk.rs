@@ -3,7 +3,7 @@
 use super::factor::Factor;
 use super::shared::{Of, Operand, Shared, fits};
 use crate::overlap::{Comm, Method, Parallel, Pass, Settings};
-use crate::step::{MOVED, shape, size};
+use crate::step::{shape, size};
 use counterflow::op::Argument;
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Layout, Tensor, UserBuffer, schedules};
@@ -144,23 +144,27 @@ impl CommOverlap {
         }
         let _turn = self.0.userbuffers.turn();
         let all = self.0.buffer(rows, moved)?;
+        let [most, _] = self.0.userbuffers.shape();
         match (comm_type, rs_output) {
             (Comm::AllGather, None) if !added => {
                 let gemm = self.0.product(GATHERS)?;
                 let sizes = shape(m, n, k);
                 let sizes = sizes
-                    .dim("z.rows", size(rows))
+                    .dim("z.rows", size(most))
                     .dim("z.columns", size(moved));
                 let work = gemm.schedule().work();
                 let built = self.0.op(work, layout, sizes, gemm.choices(), None)?;
                 let launch = built.op.on(&**rank).tensor("x", a).tensor("w", b);
-                launch.tensor("y", d).tensor("z", &all).launch().map(drop)
+                let launch = launch.tensor("y", d).tensor("z", &all);
+                launch.beside(rows).launch().map(drop)
             }
             (Comm::ReduceScatter, Some(rs_output)) => {
                 fits("rs_output", rs_output.shape(), [own, moved])?;
                 let gemm = self.0.product(SUMS)?;
                 let sizes = shape(m, n, k);
-                let sizes = sizes.dim(MOVED, size(rows)).dim("g.columns", size(moved));
+                let sizes = sizes
+                    .dim("g.rows", size(most))
+                    .dim("g.columns", size(moved));
                 let (work, names) = match added {
                     true => (gemm.schedule().work(), ["dy", "x", "grad"]),
                     false => (schedules::bulk_rs().into(), ["x", "w", "y"]),
@@ -169,7 +173,7 @@ impl CommOverlap {
                 let mut landing = self.0.landing(rows, moved)?;
                 let launch = built.op.on(&**rank).tensor(names[0], a).tensor(names[1], b);
                 let launch = launch.tensor(names[2], d).tensor("g", &all);
-                launch.tensor("r", &mut landing).launch()?;
+                launch.tensor("r", &mut landing).beside(rows).launch()?;
                 match rs_output.is_empty() {
                     true => Ok(()),
                     false => landing.copy_to(rs_output),

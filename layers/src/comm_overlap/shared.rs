@@ -124,7 +124,7 @@ impl Shared {
             userbuffers: Userbuffers::initialize(rank, &Initialize::new(shape, rank.world()))?,
             settings: settings.clone(),
             told,
-            ops: Latest::new([]),
+            ops: Latest::new(),
         })
     }
 
@@ -155,7 +155,7 @@ impl Shared {
             sizes: sizes.to_string(),
             codes: coded.map(|coded| coded.codes),
         };
-        self.ops.of(&key, || {
+        self.ops.of(self.rank(), &key, || {
             let step = Step {
                 work,
                 layout,

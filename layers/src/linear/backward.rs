@@ -16,8 +16,7 @@ impl Linear {
     ///
     /// # Errors
     /// [`Error::Usage`], before anything is enqueued, for tensors of another shape, and for a weight's gradient that is absent, or
-    /// given where the layer is frozen; what a launch refuses, or with `ub_bulk_wgrad` [`OpBuilder::build`](counterflow::OpBuilder::build):
-    /// an op is built when a number of rows comes for the first time.
+    /// given where the layer is frozen; what a launch refuses.
     pub fn backward(
         &self,
         saved: Saved,
@@ -189,11 +188,13 @@ impl Linear {
         let Some(wgrad) = &self.wgrad else {
             return Ok(());
         };
-        let built = wgrad.of(self.rank(), rows)?;
-        let launch = built.op.on(&**self.rank()).tensor("dy", dy).tensor("x", x);
+        let launch = wgrad.op.on(&**self.rank()).tensor("dy", dy).tensor("x", x);
         let launch = launch.tensor("grad", gradient);
         let launch = match beside {
-            Some((partial, own)) => launch.tensor("g", partial).tensor("r", own),
+            Some((partial, own)) => {
+                let launch = launch.tensor("g", partial).tensor("r", own);
+                launch.beside(rows)
+            }
             None => launch,
         };
         let depth = match self.fp8 {

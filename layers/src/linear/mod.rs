@@ -13,7 +13,7 @@ mod source;
 use crate::gradient_sum::GradientSum;
 use crate::overlap::{Overlap, Parallel, Pass};
 use crate::scratch::Lent;
-use crate::step::{Built, Step, Wgrad};
+use crate::step::{Built, Step, together};
 use crate::userbuffers::Userbuffers;
 use casts::{Fp8, Kept};
 pub use config::LinearConfig;
@@ -114,8 +114,7 @@ pub struct Product {
 /// over all ranks; chunks are those of [`Communicator::chunk`], of which the last may be short or empty.
 ///
 /// Elements are bf16, or with [`LinearConfig::fp8`] what products multiply is FP8; sums are f32, and the same inputs give the same bits in every run. Work is enqueued in the order of the
-/// rank's own stream ([`Communicator::stream`]); no call waits for the GPU or for a peer, but for the first backward pass of a
-/// number of rows with `ub_bulk_wgrad`, which builds an op. All ranks call the same layers in the same order, with the same rows. The crate's
+/// rank's own stream ([`Communicator::stream`]); no call of a pass builds or loads anything, or waits for the GPU or for a peer. All ranks call the same layers in the same order, with the same rows. The crate's
 /// [example](crate) has both passes.
 #[derive(Debug)]
 pub struct Linear {
@@ -127,7 +126,7 @@ pub struct Linear {
     fprop: Built,
     dgrad: Built,
     /// The gradient of the weight, unless it is frozen.
-    wgrad: Option<Wgrad>,
+    wgrad: Option<Built>,
     /// A gather by itself: of the input, or of the output's gradient.
     gather: Option<Built>,
     /// A gather of scales, with codes along tokens.
@@ -153,18 +152,22 @@ struct BiasGradient {
 }
 
 impl Linear {
-    /// Builds the layer's ops for up to as many rows as the buffers have. Collective: every rank makes the same.
+    /// Builds and loads all that the layer's passes need, for up to as many rows as the buffers have. Collective: every rank makes the
+    /// same, and all meet behind the last load, since the driver may let a load wait for kernels, which may wait for a peer.
     ///
     /// # Errors
     /// [`Error::Usage`] for features that ranks cannot divide, or that the buffers have no columns for; for overlaps without a
     /// name; for a name and settings that do not fit. As [`OpBuilder::build`](counterflow::OpBuilder::build) for each op.
     pub fn new(userbuffers: &Userbuffers, config: &LinearConfig) -> Result<Linear, Error> {
         let plan = Plan::new(userbuffers, config)?;
+        together(userbuffers.rank(), || Linear::of(userbuffers, config, plan))
+    }
+
+    fn of(userbuffers: &Userbuffers, config: &LinearConfig, plan: Plan) -> Result<Linear, Error> {
         let rank: &Communicator = userbuffers.rank();
         let [rows, _] = userbuffers.shape();
         let [out, _] = plan.sides;
         let build = |step: &Option<Step>| step.as_ref().map(|step| step.build(rank)).transpose();
-        let wgrad = |step| Wgrad::new(rank, step, rows);
         let bias = build(&plan.bias)?.map(|built| {
             let ones = rank.zeros::<bf16>([rows, plan::ONES])?;
             let line = |at| {
@@ -178,7 +181,7 @@ impl Linear {
             let sums = rank.zeros([plan::ONES, out])?;
             let apart =
                 config.fp8.is_some() && config.parallel == Parallel::Row && rank.world() > 1;
-            let over_ranks = apart.then(|| GradientSum::new(userbuffers.rank(), out));
+            let over_ranks = apart.then(|| GradientSum::of_one(userbuffers.rank(), out));
             Ok::<_, Error>(BiasGradient {
                 built,
                 ones,
@@ -191,7 +194,7 @@ impl Linear {
         Ok(Linear {
             fprop: plan.fprop.build(rank)?,
             dgrad: plan.dgrad.build(rank)?,
-            wgrad: plan.wgrad.as_ref().map(wgrad).transpose()?,
+            wgrad: build(&plan.wgrad)?,
             gather: build(&plan.gather)?,
             gather_scales: plan
                 .gather_scales
@@ -240,8 +243,8 @@ impl Linear {
         );
         let beside = overlap.dgrad_ag || overlap.dgrad_rs || overlap.bulk_dgrad;
         let dgrad = built(Pass::Dgrad, &self.dgrad, beside);
-        let wgrad = self.wgrad.as_ref().and_then(Wgrad::latest);
-        let wgrad = wgrad.map(|op| built(Pass::Wgrad, &op, overlap.bulk_wgrad));
+        let wgrad = self.wgrad.as_ref();
+        let wgrad = wgrad.map(|op| built(Pass::Wgrad, op, overlap.bulk_wgrad));
         [fprop, dgrad].into_iter().chain(wgrad).collect()
     }
 

@@ -4,7 +4,7 @@ use super::config::LinearConfig;
 use crate::fp8::Role;
 use crate::overlap::{Gemm, Overlap, Parallel, Schedule};
 use crate::schedules as ours;
-use crate::step::{CODES, CodedStep, MOVED, Step, blocks, shape, size};
+use crate::step::{CODES, CodedStep, Step, blocks, shape, size};
 use crate::userbuffers::Userbuffers;
 use counterflow::{Error, Layout, Program, schedules};
 
@@ -313,7 +313,7 @@ impl Of<'_> {
             coded,
             shape: match bulk {
                 true => product
-                    .dim(MOVED, size(self.rows))
+                    .dim("g.rows", size(self.rows))
                     .dim("g.columns", size(columns)),
                 false => product,
             },

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::scratch::{Lent, Pool};
-use counterflow::cuda::{Arguments, Function, LaunchConfig, Module};
+use counterflow::cuda::{Arguments, Function, LaunchConfig};
 use counterflow::driver::Address;
 use counterflow::jit::{Compiler, Source, Target};
 use counterflow::op::{Argument, Element, Part, Running, Step};
@@ -47,23 +47,20 @@ impl Kernels {
         text: &str,
         names: &[&'static str],
     ) -> Result<Kernels, Error> {
-        let load = || {
+        let module = rank.load(|| {
             let source = Source::new("side", text).with(&HEADERS);
-            let compiled = Compiler::find()?.compile(&source, Target::Sm90a)?;
-            let module = Module::load(rank.gpu().cuda()?, &compiled)?;
+            Compiler::find()?.compile(&source, Target::Sm90a)
+        })?;
+        let functions = module.map(|module| {
             let each = names
                 .iter()
                 .map(|name| Ok((*name, module.function(name, 0)?)));
             Ok::<_, Error>(Arc::new(each.collect::<Result<_, Error>>()?))
-        };
-        let functions = match rank.gpu().is_emulated() {
-            true => None,
-            false => Some(load()?),
-        };
+        });
         Ok(Kernels {
             rank: rank.clone(),
             scratch: Arc::default(),
-            functions,
+            functions: functions.transpose()?,
         })
     }
 

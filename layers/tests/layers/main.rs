@@ -1,5 +1,6 @@
 //! Layers against an unsharded reference in f64: on emulated ranks, or with `REQUIRE_GPU=n` on n GPUs, which ranks share.
 
+mod ahead;
 mod cases;
 mod comm_overlap;
 mod defects;

@@ -6,7 +6,7 @@ use counterflow_codegen::cuda::{WATCH, WATCH_HEADER};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::encoding::Granularity;
 use counterflow_codegen::rule::{Fp8, Rule};
-use counterflow_runtime::cuda::{Function, Module};
+use counterflow_runtime::cuda::Function;
 use counterflow_runtime::jit::{Compiler, Source, Target};
 use counterflow_runtime::slots;
 use counterflow_runtime::{Communicator, Error};
@@ -76,13 +76,16 @@ impl fmt::Display for Text {
 pub(super) struct Loaded(pub Function);
 
 impl Loaded {
-    /// Compiles it, or takes it from the cache, and loads it.
-    pub fn load(rank: &Communicator, text: &str) -> Result<Loaded, Error> {
-        let gpu = rank.gpu().cuda()?;
-        gpu.must_be_hopper()?;
-        let headers = headers();
-        let source = Source::new(NAME, text).with(&headers);
-        let compiled = Compiler::find()?.compile(&source, Target::Sm90a)?;
-        Module::load(gpu, &compiled)?.function(NAME, 0).map(Loaded)
+    /// Compiles it, or takes it from the cache, and loads it. None: the rank is emulated.
+    pub fn load(rank: &Communicator, text: &str) -> Result<Option<Loaded>, Error> {
+        let compile = || {
+            rank.gpu().cuda()?.must_be_hopper()?;
+            let headers = headers();
+            let source = Source::new(NAME, text).with(&headers);
+            Compiler::find()?.compile(&source, Target::Sm90a)
+        };
+        let module = rank.load(compile)?;
+        let kernel = module.map(|module| module.function(NAME, 0).map(Loaded));
+        kernel.transpose()
     }
 }

@@ -20,6 +20,7 @@ impl Communicator {
                 stride: self.stride(),
                 far: self.ends().far(self.rank),
             };
+            self.own().loads();
             let made = Compares::new(self.gpu(), compiler, places, watch)?;
             self.compares.get_or_init(|| made);
         }

@@ -1,7 +1,11 @@
-//! Counts of builds and launches on a rank.
+//! Counts of builds, loads and launches on a rank.
 
 use super::Communicator;
+use crate::cuda::Module;
+use crate::error::Error;
+use crate::jit::Compiled;
 use crate::metrics::OpCounts;
+use std::sync::Arc;
 
 impl Communicator {
     /// Numbers of builds and launches on this rank so far, by schedule and variant. It waits for nobody.
@@ -24,6 +28,56 @@ impl Communicator {
     /// ```
     pub fn op_counts(&self) -> Vec<OpCounts> {
         self.metrics().counts()
+    }
+
+    /// Loads machine code that `compile` gives onto this rank's GPU, and counts it. An emulated rank has no machine code: it compiles
+    /// nothing, and counts a load all the same.
+    ///
+    /// The driver may load code only when all kernels on the GPU have ended, and until then holds a lock that other threads need to
+    /// launch. So load before a step, with all ranks, and [meet](Communicator::barrier) before it and behind it.
+    ///
+    /// ```
+    /// use counterflow::Communicator;
+    /// use counterflow::jit::{Compiler, Source, Target};
+    ///
+    /// const TEXT: &str = "extern \"C\" __global__ void nothing() {}";
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let module = rank.load(|| Compiler::find()?.compile(&Source::new("nothing", TEXT), Target::Sm90a))?;
+    /// assert!(module.is_none(), "the rank is emulated");
+    /// assert_eq!(rank.modules_loaded(), 1);
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What `compile` gives; as [`Module::load`].
+    pub fn load(
+        &self,
+        compile: impl FnOnce() -> Result<Compiled, Error>,
+    ) -> Result<Option<Arc<Module>>, Error> {
+        self.own().loads();
+        match self.gpu().is_emulated() {
+            true => Ok(None),
+            false => Module::load(self.gpu().cuda()?, &compile()?).map(Some),
+        }
+    }
+
+    /// Number of modules of machine code so far that were loaded for this rank: of ops, quantisers and exchanges, and by
+    /// [`Communicator::load`]. An emulated rank counts what it would load on a GPU. A step that loads none leaves it as it was.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, prelude::bf16, schedules::GemmOp};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let op = rank.op_of::<GemmOp>().first_options().up_to(64, 64, 64).build()?;
+    /// assert_eq!(rank.modules_loaded(), 1);
+    /// let (x, mut y) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
+    /// op.on(rank).x(&x).w(&x).y(&mut y).launch()?.wait()?;
+    /// assert_eq!(rank.modules_loaded(), 1);
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn modules_loaded(&self) -> u64 {
+        self.own().loaded()
     }
 
     /// Times this rank's launches on the GPU from now on, or no more: [`OpCounts::gpu_time`]. Off at first, as two events that

@@ -70,6 +70,7 @@ impl Code {
         compiler: Option<&Compiler>,
         pipeline: &Checked<Pipeline>,
     ) -> Result<Code, Error> {
+        rank.own().loads();
         if rank.gpu().is_emulated() {
             let kernel = &pipeline.kernel;
             let roles = kernel.roles.iter();
@@ -113,7 +114,7 @@ impl Code {
         let (sizes, _) = Sizes::of_plan(collective, kernel, largest)?;
         sizes.are_few()?;
         let dtype = collective.dtype(kernel)?;
-        let load = || {
+        let compile = || {
             let found;
             let compiler = match compiler {
                 Some(compiler) => compiler,
@@ -122,15 +123,15 @@ impl Code {
                     &found
                 }
             };
-            let compiled = low_latency::compile_exchange(compiler, collective, sizes.world, dtype)?;
-            let gpu = rank.gpu().cuda()?;
-            gpu.must_be_hopper()?;
-            Module::load(gpu, &compiled)?.function(low_latency::NAME, 0)
+            rank.gpu().cuda()?.must_be_hopper()?;
+            low_latency::compile_exchange(compiler, collective, sizes.world, dtype)
         };
+        let module = rank.load(compile)?;
+        let function = module.map(|module| module.function(low_latency::NAME, 0));
         Ok(Code::LowLatency {
             largest: sizes,
             dtype,
-            function: (!rank.gpu().is_emulated()).then(load).transpose()?,
+            function: function.transpose()?,
         })
     }
 

@@ -63,16 +63,19 @@ impl<S> Clone for Op<S> {
     }
 }
 
-/// Plans of an op's launches, by their rows, columns and depth.
+/// Rows, columns and depth of a launch, and its rows beside the product if it states them.
+type Stated = ([u32; 3], Option<u32>);
+
+/// Plans of an op's launches, by their sizes.
 #[derive(Debug, Default)]
 pub(super) struct Plans {
-    all: HashMap<[u32; 3], Arc<Planned>>,
+    all: HashMap<Stated, Arc<Planned>>,
     /// The one that was asked for last: most launches are as large as the one before.
-    latest: Option<([u32; 3], Arc<Planned>)>,
+    latest: Option<(Stated, Arc<Planned>)>,
 }
 
 impl Plans {
-    fn get(&mut self, sizes: [u32; 3]) -> Option<Arc<Planned>> {
+    fn get(&mut self, sizes: Stated) -> Option<Arc<Planned>> {
         let latest = self.latest.as_ref();
         if let Some((_, planned)) = latest.filter(|(known, _)| *known == sizes) {
             return Some(planned.clone());
@@ -82,7 +85,7 @@ impl Plans {
         Some(planned)
     }
 
-    fn keep(&mut self, sizes: [u32; 3], planned: &Arc<Planned>) {
+    fn keep(&mut self, sizes: Stated, planned: &Arc<Planned>) {
         let held: usize = self.all.values().map(|known| known.arrivals()).sum();
         if self.all.len() >= PLANS || held > MOST_ARRIVALS {
             self.all.clear();
@@ -217,6 +220,24 @@ impl Bucket {
             most_m: None,
             ..self.proof.shape.clone()
         }
+    }
+
+    /// The same with so many rows beside the product.
+    fn shape_beside(&self, sizes: [u32; 3], rows: u32) -> Result<Shape, Error> {
+        let dims = self.kernel().dims.iter();
+        let beside = dims.filter(|dim| dim.is_further() && dim.name.ends_with(".rows"));
+        let names: Vec<&str> = beside.map(|dim| &dim.name[..]).collect();
+        if names.is_empty() || self.stages.len() > 1 {
+            return Err(Error::Usage {
+                what: format!("rows beside the product of {}", self.name()),
+                legal: "state them for one schedule that moves rows other than the product's"
+                    .into(),
+            });
+        }
+        let shape = self.shape(sizes);
+        Ok(names
+            .into_iter()
+            .fold(shape, |shape, name| shape.dim(name, rows)))
     }
 }
 
@@ -413,14 +434,22 @@ impl Inner {
 
     /// The plan of a launch.
     pub fn plan(&self, sizes: impl Into<Sizes>) -> Result<Arc<Planned>, Error> {
-        let sizes = sizes.into().of(self.largest().proof.series.most());
+        let stated = sizes.into();
+        let (sizes, beside) = (
+            stated.of(self.largest().proof.series.most()),
+            stated.rows_beside(),
+        );
         let lock = || self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(planned) = lock().get(sizes) {
+        if let Some(planned) = lock().get((sizes, beside)) {
             return Ok(planned);
         }
         let at = self.bucket(sizes[0] as usize);
         let bucket = &self.buckets[at];
-        let plan = bucket.proof.series.plan(&bucket.shape(sizes))?;
+        let shape = match beside {
+            None => bucket.shape(sizes),
+            Some(rows) => bucket.shape_beside(sizes, rows)?,
+        };
+        let plan = bucket.proof.series.plan(&shape)?;
         let planned = Planned::new(bucket.kernel(), at, plan, self.rank.rank());
         let planned = Arc::new(match &bucket.stages[..] {
             [_] => planned,
@@ -436,7 +465,7 @@ impl Inner {
                 planned.with_stages(plans)
             }
         });
-        lock().keep(sizes, &planned);
+        lock().keep((sizes, beside), &planned);
         Ok(planned)
     }
 }

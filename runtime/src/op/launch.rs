@@ -132,6 +132,31 @@ impl<'a> Launch<'a> {
         self
     }
 
+    /// The rows over all ranks of what moves beside the product in this launch, at most those that the op was built for. All ranks
+    /// give the same. If it is not called: the op's. So an op whose product is of tokens, beside rows of as many, is built once.
+    ///
+    /// ```
+    /// # use counterflow::{Communicator, Error, Shape, op::Sizes, prelude::bf16, schedules};
+    /// # let ranks = Communicator::emulated(2)?;
+    /// # Communicator::each(&ranks, |rank| {
+    /// # rank.reserve(4 << 20)?;
+    /// // y = x · wᵀ beside an all-gather of z
+    /// let shape = Shape::new(32, 64, 16).dim("z.rows", 48).dim("z.columns", 16);
+    /// let schedule = schedules::bulk();
+    /// let op = rank.op(&schedule).first_options().shape(shape).build()?;
+    /// assert_eq!(op.needs_at("z", Sizes::default().beside(10))?.shape, [10, 16]);
+    /// let z = rank.allocate::<bf16>("z", [10, 16])?; // of fewer rows
+    /// let (x, w) = (rank.zeros::<bf16>([32, 16])?, rank.zeros::<bf16>([64, 16])?);
+    /// let mut y = rank.zeros::<bf16>([32, 64])?;
+    /// op.on(rank).tensor("x", &x).tensor("w", &w).tensor("y", &mut y).tensor("z", &z).beside(10).launch()?.wait()
+    /// # })?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn beside(mut self, rows: usize) -> Self {
+        self.sizes = self.sizes.beside(rows);
+        self
+    }
+
     /// Enqueues it and returns at once; it waits for no peer, within two limits. What is given is kept for as long as the
     /// launch needs it.
     ///

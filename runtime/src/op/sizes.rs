@@ -18,6 +18,7 @@ pub struct Sizes {
     rows: Option<usize>,
     columns: Option<usize>,
     depth: Option<usize>,
+    beside: Option<usize>,
 }
 
 impl Sizes {
@@ -40,6 +41,20 @@ impl Sizes {
     pub fn depth(mut self, k: usize) -> Sizes {
         self.depth = Some(k);
         self
+    }
+
+    /// With so many rows over all ranks of what moves beside the product: of each tensor whose rows are neither the product's nor its
+    /// depth.
+    #[must_use]
+    pub fn beside(mut self, rows: usize) -> Sizes {
+        self.beside = Some(rows);
+        self
+    }
+
+    /// The rows beside the product, if they are stated.
+    pub(super) fn rows_beside(self) -> Option<u32> {
+        let rows = self.beside?;
+        Some(u32::try_from(rows).unwrap_or(u32::MAX))
     }
 
     /// The rows, columns and depth of a launch of an op for launches of up to `most`. Sizes beyond 32 bits become the largest
