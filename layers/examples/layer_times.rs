@@ -2,7 +2,8 @@
 //! forward, and forward with backward; call by call, and as a captured graph; without overlap, with it, and without communication.
 //!
 //! And of side kernels, beside a copy. Each case is `precision.rows.way.module`. A process builds the layers of one precision, number of rows and way, with a thread for each
-//! GPU; it compares them with the layers without overlap, and then times them. Processes build side by side and take turns on the GPUs.
+//! GPU; it compares them with the layers without overlap, and then times them. Some processes build side by side, then take turns on the
+//! GPUs, and then the next ones come (`--together`).
 //! `cargo run --release -p counterflow-layers --example layer_times -- --gpus 2 --only bf16.8192`
 
 #[path = "layer_times/apart.rs"]
@@ -55,10 +56,10 @@ pub struct Options {
     /// No captured graphs
     #[arg(long)]
     pub no_graph: bool,
-    /// Processes that hold their layers at a time
-    #[arg(long, default_value_t = 24)]
+    /// Processes that hold their layers at a time: as many as fit on a GPU
+    #[arg(long, default_value_t = 4)]
     pub together: usize,
-    /// File for results
+    /// File for results, written anew after each case
     #[arg(long)]
     pub json: Option<PathBuf>,
     /// What one process does: given by the program itself
@@ -135,8 +136,9 @@ impl Worker {
         }
         let why = ended.unwrap_or_else(|| "it gave no result".into());
         for name in self.job.names() {
-            let missing = || json!({"name": name, "error": why});
-            results.entry(name.clone()).or_insert_with(missing);
+            if !results.found.contains_key(&name) {
+                results.insert(name.clone(), json!({"name": name, "error": why}));
+            }
         }
         self.end();
     }
@@ -148,21 +150,56 @@ impl Worker {
     }
 }
 
-type Results = BTreeMap<String, Value>;
+/// Results by case, in a file that has all of them at any time.
+struct Results {
+    found: BTreeMap<String, Value>,
+    begun: Instant,
+    options: Options,
+}
+
+impl Results {
+    fn insert(&mut self, name: String, of: Value) {
+        self.found.insert(name, of);
+        if let Err(error) = self.write() {
+            eprintln!("results are not written: {error}");
+        }
+    }
+
+    fn fail(&mut self, job: &Job, why: &str) {
+        for name in job.names() {
+            self.insert(name.clone(), json!({"name": name, "error": why}));
+        }
+    }
+
+    fn seconds(&self) -> f64 {
+        self.begun.elapsed().as_secs_f64()
+    }
+
+    /// In one step, so that a reader sees whole results.
+    fn write(&self) -> Result<(), std::io::Error> {
+        let Options {
+            json: Some(path),
+            gpus,
+            samples,
+            ..
+        } = &self.options
+        else {
+            return Ok(());
+        };
+        let all = json!({"gpus": gpus, "samples": samples, "seconds": self.seconds(), "results": self.found});
+        let draft = path.with_extension("draft");
+        std::fs::write(&draft, format!("{all:#}\n"))?;
+        std::fs::rename(draft, path)
+    }
+}
 
 /// Jobs that fit together: they build side by side, and then take turns.
 fn together(jobs: &[Job], end: Instant, results: &mut Results) {
     let builders = std::thread::available_parallelism().map_or(1, usize::from) / 2;
     let (mut building, mut ready, mut next) = (Vec::new(), Vec::new(), jobs.iter());
     let begun = Instant::now();
-    let failed = |job: &Job, why: String, results: &mut Results| {
-        for name in job.names() {
-            results.insert(name.clone(), json!({"name": name, "error": why}));
-        }
-    };
     if end.saturating_duration_since(begun) < LEAST {
-        jobs.iter()
-            .for_each(|job| failed(job, LATE.into(), results));
+        jobs.iter().for_each(|job| results.fail(job, LATE));
         return;
     }
     loop {
@@ -171,7 +208,7 @@ fn together(jobs: &[Job], end: Instant, results: &mut Results) {
         {
             match Worker::start(job) {
                 Ok(worker) => building.push(worker),
-                Err(error) => failed(job, error.to_string(), results),
+                Err(error) => results.fail(job, &error.to_string()),
             }
         }
         if building.is_empty() {
@@ -195,7 +232,7 @@ fn together(jobs: &[Job], end: Instant, results: &mut Results) {
                     of["error"].as_str().unwrap_or_default().to_owned()
                 });
                 eprintln!("{}: {why}", worker.job);
-                failed(&worker.job, why, results);
+                results.fail(&worker.job, &why);
                 worker.end();
             }
         }
@@ -209,7 +246,7 @@ fn together(jobs: &[Job], end: Instant, results: &mut Results) {
         let left = end.saturating_duration_since(Instant::now());
         match left < LEAST {
             true => {
-                failed(&worker.job, LATE.into(), results);
+                results.fail(&worker.job, LATE);
                 worker.end();
             }
             false => worker.run(left, results),
@@ -218,26 +255,26 @@ fn together(jobs: &[Job], end: Instant, results: &mut Results) {
 }
 
 fn measure(options: &Options) -> Result<ExitCode, std::io::Error> {
-    let begun = Instant::now();
-    let end = begun + Duration::from_secs_f64(options.seconds);
     let jobs = case::jobs(options);
-    let mut results = Results::new();
+    let mut results = Results {
+        found: BTreeMap::new(),
+        begun: Instant::now(),
+        options: options.clone(),
+    };
+    let end = results.begun + Duration::from_secs_f64(options.seconds);
     for some in jobs.chunks(options.together.max(1)) {
         together(some, end, &mut results);
     }
+    results.write()?;
     let names: Vec<String> = jobs.iter().flat_map(Job::names).collect();
     for name in &names {
-        println!("{}", table::line(name, &results[name]));
+        println!("{}", table::line(name, &results.found[name]));
     }
-    for line in table::best(&results) {
+    for line in table::best(&results.found) {
         println!("{line}");
     }
-    println!("{:.0} s", begun.elapsed().as_secs_f64());
-    if let Some(path) = &options.json {
-        let all = json!({"gpus": options.gpus, "samples": options.samples, "seconds": begun.elapsed().as_secs_f64(), "results": results});
-        std::fs::write(path, format!("{all:#}\n"))?;
-    }
-    let is_right = !names.is_empty() && results.values().all(|of| of["cells"].is_object());
+    println!("{:.0} s", results.seconds());
+    let is_right = !names.is_empty() && results.found.values().all(|of| of["cells"].is_object());
     Ok(ExitCode::from(u8::from(!is_right)))
 }
 

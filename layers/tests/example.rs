@@ -27,10 +27,14 @@ fn run(arguments: &str) -> Output {
 }
 
 fn run_of(name: &str, arguments: &str) -> Output {
+    command_of(name, arguments).output().expect("started")
+}
+
+fn command_of(name: &str, arguments: &str) -> Command {
     let mut command = Command::new(example(name));
     command.args(arguments.split_whitespace());
     command.env("CUDA_VISIBLE_DEVICES", "");
-    command.output().expect("started")
+    command
 }
 
 fn text(of: &[u8]) -> String {
@@ -310,6 +314,38 @@ fn layers_are_compared_and_timed() {
     }
     let none = run_of("layer_times", "--emulated --only bf16.7");
     assert!(!none.status.success(), "nothing was timed");
+}
+
+/// A run that is cut off has the results of the cases that it timed.
+#[test]
+fn results_are_there_after_each_case() {
+    let file = std::env::temp_dir().join(format!("layer_times_cut_{}.json", std::process::id()));
+    let only = "bf16.16.none.qkvproj,bf16.16.p2p.qkvproj,bf16.16.auto.qkvproj";
+    let arguments = format!(
+        "--emulated --samples 3 --warm 0 --together 1 --only {only} --json {}",
+        file.display()
+    );
+    let mut run = command_of("layer_times", &arguments)
+        .spawn()
+        .expect("a process");
+    let found = loop {
+        let ended = run.try_wait().expect("a process").is_some();
+        if let Ok(text) = std::fs::read_to_string(&file) {
+            break serde_json::from_str::<serde_json::Value>(&text).expect("whole results");
+        }
+        assert!(!ended, "it ended without results");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    };
+    drop(run.kill());
+    drop(run.wait());
+    drop(std::fs::remove_file(&file));
+    let results = found["results"].as_object().expect("cases");
+    // Those that users ask for first come first.
+    assert_eq!(Vec::from_iter(results.keys()), ["bf16.16.none.qkvproj"]);
+    assert!(
+        results.values().all(|of| of["cells"].is_object()),
+        "{found}"
+    );
 }
 
 #[test]

@@ -15,7 +15,8 @@ const SMALL: [usize; 3] = [64, 256, 128];
 pub const HISTORY: usize = 16;
 /// A precision has the rows of both, the first ones first.
 const PRECISIONS: [&str; 4] = ["bf16", "fp8ds", "fp8cs", "fp8bl"];
-const WAYS: [&str; 6] = ["none", "sm", "auto", "p2p", "ub", "nocomm"];
+/// In the order of worth: a run that is cut off has the first ones.
+const WAYS: [&str; 6] = ["none", "auto", "nocomm", "p2p", "sm", "ub"];
 
 /// The layers of one precision, number of rows and way, with the modules that are asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]

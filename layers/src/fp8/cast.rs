@@ -6,7 +6,7 @@ use super::scope::{History, Shared};
 use crate::side::CodedNormKernels;
 use counterflow::op::Argument;
 use counterflow::prelude::bf16;
-use counterflow::quantise::{self, DeviceHistory, Scaling};
+use counterflow::quantise::{self, DeviceHistory, Quantiser, Scaling};
 use counterflow::rule::Fp8;
 use counterflow::{Communicator, Error, Tensor};
 use std::sync::{Arc, PoisonError};
@@ -18,16 +18,23 @@ type Affine<'a> = (&'a Tensor<bf16>, Option<&'a Tensor<bf16>>);
 #[derive(Debug)]
 pub(crate) struct Cast {
     recipe: quantise::Recipe,
+    /// Of rows alone, and of rows with their transposed copy.
+    quantisers: [Arc<Quantiser<'static>>; 2],
     history: Option<Arc<History>>,
 }
 
 impl Cast {
+    /// Loads what its launches need.
     pub fn new(shared: &Shared, recipe: &Recipe, role: Role) -> Result<Cast, Error> {
         let quantiser = recipe.quantiser(role);
         let history = recipe.history(role);
         let history = history.map(|history| shared.history(quantiser, history));
         Ok(Cast {
             recipe: quantiser,
+            quantisers: [
+                shared.quantiser(quantiser)?,
+                shared.quantiser(quantiser.with_transposed())?,
+            ],
             history: history.transpose()?,
         })
     }
@@ -101,12 +108,9 @@ impl Cast {
         is_gathered: bool,
     ) -> Result<(), Error> {
         let shape = x.shape();
-        let recipe = match turned {
-            Some(_) => self.recipe.with_transposed(),
-            None => self.recipe,
-        };
+        let quantiser = &self.quantisers[usize::from(turned.is_some())];
+        let recipe = &self.recipe;
         let one = recipe.granularity() == quantise::Granularity::PerTensor;
-        let quantiser = shared.quantiser(recipe)?;
         let reduced = is_gathered && one && recipe.scaling != Scaling::Delayed && rank.world() > 1;
         if reduced {
             quantiser.on(rank, shape).x(x).measure()?;

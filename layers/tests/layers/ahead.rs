@@ -46,7 +46,12 @@ fn of_layers(
     (shapes, fp8): (Shapes, Option<Recipe>),
     (flags, again): (ModuleFlags, bool),
 ) -> Result<(), Error> {
-    let buffers = userbuffers_of(rank, [shapes.most, shapes.sizes.hidden], "", mode(fp8))?;
+    let config = match flags.ub_overlap_rs_dgrad {
+        true => "qkv_dgrad: {method: ring_exchange}\nfc1_dgrad: {method: ring_exchange}",
+        false => "",
+    };
+    let shape = [shapes.most, shapes.sizes.hidden];
+    let buffers = userbuffers_of(rank, shape, config, mode(fp8))?;
     let change: fn(&mut TransformerLayerConfig) = match again {
         true => |config| config.mlp.recompute_activation = true,
         false => |_| {},

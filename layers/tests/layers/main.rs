@@ -42,8 +42,7 @@ fn are_on_gpus(world: u32) -> bool {
     gpus().is_some_and(|gpus| world <= gpus)
 }
 
-/// Runs it on that many ranks, a thread each: on a GPU each, or emulated. A layer builds kernels when it first needs them, and
-/// where ranks share a GPU such a call may wait for a peer's kernel, which waits for this rank. A rank that fails ends the
+/// Runs it on that many ranks, a thread each: on a GPU each, or emulated. A rank that fails ends the
 /// others' waits.
 fn each<T: Send>(
     world: u32,

@@ -40,8 +40,6 @@ const SIZES_IN_FP8: Sizes = Sizes {
 pub fn flags(on: bool) -> ModuleFlags {
     ModuleFlags {
         ub_tp_comm_overlap: on,
-        // Ops of weights' gradients beside a sum are built for a number of rows when it comes.
-        ub_bulk_wgrad: false,
         ..ModuleFlags::default()
     }
 }
