@@ -1,9 +1,10 @@
-//! Launches that state their depth and columns: one op for each number of tokens.
+//! Launches that state their depth, columns and rows beside their product: one op for each number of tokens.
 
 use crate::schedules::{product, scatter};
-use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, tune};
+use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, me, ranks, tune};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::program::Program;
+use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Layout;
 use counterflow_runtime::op::Sizes;
 use counterflow_runtime::{Communicator, Error, Op};
@@ -324,5 +325,128 @@ fn buckets_of_one_class_give_a_row_the_same_bits() -> Result<(), Error> {
         }
         assert_eq!(bits[0] == bits[1], invariant);
     }
+    Ok(())
+}
+
+/// y = x · wᵀ beside z = all_gather(z).
+fn beside() -> Program {
+    let mut s = ScheduleBuilder::new("beside");
+    let (x, w) = (s.local("x", Dtype::Bf16), s.local("w", Dtype::Bf16));
+    let (y, z) = (s.out("y", Dtype::Bf16), s.gathered("z", Dtype::Bf16));
+    let pieces = s.pieces("pieces", z, 64);
+    let tiles = s.tiles("tiles", y, (64, 64));
+    let arrived = s.counters("arrived", [pieces.into()]);
+    s.comm(2, |s| {
+        s.for_ranks("peer", ranks().before_me(), |s, peer| {
+            s.for_items("p", pieces.of(me()), |s, p| {
+                s.copy(z.on(&peer).at(p), z.at(p));
+                s.signal(arrived.on(&peer).at(p), 1);
+            });
+        });
+        s.for_ranks("chunk", ranks().after_me(), |s, chunk| {
+            s.for_items("p", pieces.of(&chunk), |s, p| s.wait(arrived.at(p)));
+        });
+    });
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.all(), |s, t| {
+            let acc = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), acc);
+        });
+    });
+    s.finish()
+}
+
+/// Rows of `z` at most, and their columns.
+const MOVED: [usize; 2] = [390, 16];
+
+/// An op of 40 by 64 by 32 beside those.
+fn built_beside(rank: &Communicator) -> Result<Op, Error> {
+    rank.reserve(4 << 20)?;
+    let [rows, columns] = MOVED.map(|size| size as u32);
+    let shape = Shape::new(40, 64, 32);
+    let shape = shape.dim("z.rows", rows).dim("z.columns", columns);
+    let program = beside();
+    rank.op(&program).shape(shape).build()
+}
+
+#[test]
+fn one_op_moves_every_number_of_rows_beside_its_product() -> Result<(), Error> {
+    let ranks = Communicator::emulated(3)?;
+    Communicator::each(&ranks, |rank| {
+        let op = built_beside(rank)?;
+        let before = rank.modules_loaded();
+        let [most, columns] = MOVED;
+        let (x, w) = (rank.zeros::<bf16>([40, 32])?, rank.zeros::<bf16>([64, 32])?);
+        x.write(&[bf16::ONE; 40 * 32])?;
+        w.write(&[bf16::ONE; 64 * 32])?;
+        let all = rank.allocate::<bf16>("z", [most, columns])?;
+        for (rows, depth) in [(most, 32), (1, 32), (7, 16), (64, 32), (193, 8), (most, 32)] {
+            let sizes = Sizes::default().beside(rows);
+            let shape = op.needs_at("z", sizes)?.shape;
+            assert_eq!(shape, [rows.next_multiple_of(3), columns]);
+            let z = all.shaped(shape)?;
+            z.fill(0xff)?;
+            let own = rank.chunk(rank.rank(), rows);
+            let value = |at: usize| bf16::from_f64((at % 251) as f64);
+            if !own.is_empty() {
+                let values = own.start * columns..own.end * columns;
+                z.rows(own.clone())?
+                    .write(&Vec::from_iter(values.map(value)))?;
+            }
+            let mut y = rank.zeros::<bf16>([40, 64])?;
+            rank.synchronize()?;
+            rank.barrier()?;
+            let (x, w) = (x.shaped([40, depth])?, w.shaped([64, depth])?);
+            let launch = op.on(rank).tensor("x", &x).tensor("w", &w);
+            let launch = launch.tensor("y", &mut y).tensor("z", &z);
+            launch.depth(depth).beside(rows).launch()?.wait()?;
+            let wanted: Vec<bf16> = (0..rows * columns).map(value).collect();
+            assert_eq!(z.rows(0..rows)?.read()?, wanted, "{rows} rows");
+            assert_eq!(y.read()?, [bf16::from_f64(depth as f64); 40 * 64]);
+            rank.barrier()?;
+        }
+        assert_eq!(rank.modules_loaded(), before);
+        let refused = |sizes: Sizes| op.needs_at("z", sizes).expect_err("refused").to_string();
+        let beyond = refused(Sizes::default().beside(most + 1));
+        assert!(beyond.contains("z.rows is 391"), "{beyond}");
+        Ok(())
+    })
+    .map(drop)
+}
+
+#[test]
+fn ranks_that_state_other_rows_beside_a_product_are_told() -> Result<(), Error> {
+    let ranks = Communicator::emulated(2)?;
+    let told = Communicator::each(&ranks, |rank| {
+        let op = built_beside(rank)?;
+        let (x, w) = (rank.zeros::<bf16>([40, 32])?, rank.zeros::<bf16>([64, 32])?);
+        let (z, mut y) = (
+            rank.allocate::<bf16>("z", MOVED)?,
+            rank.zeros::<bf16>([40, 64])?,
+        );
+        let rows = [100, 99][rank.rank() as usize];
+        let z = z.shaped([100, MOVED[1]])?;
+        let launch = op.on(rank).tensor("x", &x).tensor("w", &w);
+        let launch = launch.tensor("y", &mut y).tensor("z", &z);
+        let launched = launch.beside(rows).launch().and_then(|done| done.wait());
+        Ok(launched.expect_err("they differ").kind().to_owned())
+    })?;
+    assert_eq!(told, ["mismatch"; 2]);
+    Ok(())
+}
+
+#[test]
+fn rows_beside_a_product_that_has_none_are_refused() -> Result<(), Error> {
+    let rank = &Communicator::emulated(1)?[0];
+    let op = rank.op(&product((64, 64))).up_to(24, 64, 64).build()?;
+    let refused = op.needs_at("y", Sizes::default().beside(8));
+    let error = refused.expect_err("nothing moves");
+    assert_eq!(error.kind(), "usage");
+    assert!(
+        error
+            .to_string()
+            .contains("rows beside the product of product"),
+        "{error}"
+    );
     Ok(())
 }
