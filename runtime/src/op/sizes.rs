@@ -11,7 +11,7 @@ use counterflow_codegen::shape::Shape;
 /// assert_eq!(rows, Sizes::default().rows(40));
 /// let tokens = Sizes::default().depth(1000); // a gradient's depth is the number of tokens
 /// assert_ne!(rows, tokens);
-/// assert_ne!(rows.columns(128), rows);
+/// assert_ne!(rows.columns(128), rows.beside(128)); // of the product, or rows that move beside it
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Sizes {
