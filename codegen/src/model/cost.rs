@@ -385,20 +385,18 @@ impl<'a> Costs<'a> {
         self.machine.sm.l2_pair * f64::from(self.gemm.split)
     }
 
-    /// Bytes that device memory could deliver in the time of an operand's bytes, if several CTAs each request them.
-    /// `rows`: the operand holds the tile's rows, otherwise its columns.
-    pub(super) fn asked(&self, op: OpId, rows: bool, bytes: u64) -> u64 {
+    /// True if no other cluster reads what a tile reads of an operand. `rows`: the operand holds the tile's rows, otherwise its columns.
+    pub(super) fn is_alone(&self, op: OpId, rows: bool) -> bool {
         let (item, (down, across)) = (self.items[usize::from(op.0)], self.gemm.cluster);
-        let alone = if rows {
-            item.grid.1 <= across
-        } else {
-            item.grid.0 <= down
-        };
-        if alone {
-            bytes
-        } else {
-            (bytes as f64 / self.machine.memory_again) as u64
+        match rows {
+            true => item.grid.1 <= across,
+            false => item.grid.0 <= down,
         }
+    }
+
+    /// Bytes that device memory could deliver in the time of an operand's bytes, which several CTAs each request.
+    pub(super) fn asked(&self, bytes: u64) -> u64 {
+        (bytes as f64 / self.machine.memory_again) as u64
     }
 
     /// The most bytes a second that one SM reads or writes.

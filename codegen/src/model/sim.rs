@@ -21,6 +21,8 @@ use std::collections::BinaryHeap;
 pub(super) enum Action {
     /// A worker continues.
     Run(u32),
+    /// A worker reads the next part of its operands.
+    Fetch(u32),
     /// A worker's store lane continues.
     Lane(u32),
     /// A transfer sends its next packet.
@@ -133,6 +135,7 @@ impl<'a> Sim<'a> {
             self.now = time;
             match action {
                 Action::Run(worker) => self.run(worker as usize),
+                Action::Fetch(worker) => self.fetch(worker as usize),
                 Action::Lane(worker) => {
                     self.workers[worker as usize].store.busy = false;
                     self.run_lane(worker as usize);

@@ -2,7 +2,7 @@
 
 use super::cost::Ps;
 use super::event::EventKind;
-use crate::kernel::{Kernel, RoleKind};
+use crate::kernel::{Kernel, OpId, RoleKind};
 use crate::plan::Plan;
 
 /// Subject of the timing.
@@ -26,7 +26,7 @@ pub(super) struct AgentState {
 }
 
 /// One CTA, one CTA's spare warps, or one copy engine.
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 pub(super) struct Worker {
     pub rank: u16,
     pub lane: u16,
@@ -44,6 +44,17 @@ pub(super) struct Worker {
     pub blocked: Option<(Ps, EventKind)>,
     pub done: bool,
     pub store: Store,
+    pub fetch: Fetch,
+}
+
+/// What a step of a product still reads from memory.
+#[derive(Clone, Copy)]
+pub(super) struct Fetch {
+    pub op: OpId,
+    pub left: u64,
+    pub since: Ps,
+    /// When the step ends, were all of it in the cache.
+    pub until: Ps,
 }
 
 /// The outcome of a step.
@@ -92,6 +103,12 @@ pub(super) fn workers(kernel: &Kernel, plan: &Plan, mode: Mode) -> Vec<Worker> {
                     blocked: None,
                     done: false,
                     store: Store::default(),
+                    fetch: Fetch {
+                        op: OpId(0),
+                        left: 0,
+                        since: 0,
+                        until: 0,
+                    },
                 });
                 lane += 1;
             }
@@ -101,7 +118,7 @@ pub(super) fn workers(kernel: &Kernel, plan: &Plan, mode: Mode) -> Vec<Worker> {
 }
 
 /// A worker's store lane.
-#[derive(Clone, Default)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Store {
     /// The agent and the item whose stores it makes.
     pub of: Option<(u32, u32)>,

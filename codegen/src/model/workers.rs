@@ -1,15 +1,17 @@
 //! Workers: the CTAs, spare warps and copy engines that claim items and take their steps in order.
 
-use super::cost::Ps;
 use super::event::EventKind;
 use super::links::Transfer;
 use super::sim::{Action, Sim, Waiting};
-use super::state::{Did, Mode};
+use super::state::{Did, Fetch, Mode, Worker};
 use super::volume::{Crossing, EVERYWHERE, crossing, end};
 use crate::kernel::{OpId, RoleKind};
 use crate::program::{Side, StoreMode};
 use crate::region::{Owner, Rectangle};
 use crate::unroll::StepKind;
+
+/// Bytes of a tile's operands that a CTA reads at a time.
+const PART: u64 = 64 << 10;
 
 impl Sim<'_> {
     /// Takes a worker's steps until one takes time or cannot start.
@@ -153,12 +155,17 @@ impl Sim<'_> {
             }
             StepKind::Dot { a, b, .. } => {
                 let fresh = std::mem::replace(&mut self.workers[w].fresh, false);
-                let mut end = self.now + self.costs.dot(op, a, b, fresh);
+                let mut fetch = Fetch {
+                    op,
+                    left: 0,
+                    since: self.now,
+                    until: self.now + self.costs.dot(op, a, b, fresh),
+                };
                 for (span, rows) in [(a, true), (b, false)] {
-                    end = end.max(self.first_touch(rank, op, span, rows));
+                    self.first_touch(rank, (op, span, rows), &mut fetch);
                 }
-                self.record(w, EventKind::Dot, op, (self.now, end), None);
-                self.at(end, Action::Run(w as u32));
+                self.workers[w].fetch = fetch;
+                self.fetch(w);
                 Did::Started
             }
             StepKind::Reduce { from, .. } => {
@@ -213,14 +220,45 @@ impl Sim<'_> {
         self.touched.insert(key, ()).is_none()
     }
 
-    /// First reads of memory: what tiles share is read once and stays in the cache.
-    fn first_touch(&mut self, rank: u16, op: OpId, of: &Rectangle, rows: bool) -> Ps {
+    /// First reads of memory: what tiles share is read once and stays in the cache. What other CTAs read at the same time holds up none
+    /// of them more than the others, so it is read at once.
+    fn first_touch(
+        &mut self,
+        rank: u16,
+        (op, of, rows): (OpId, &Rectangle, bool),
+        fetch: &mut Fetch,
+    ) {
         if !self.touches(rank, of) {
-            return self.now;
+            return;
         }
-        let bytes = self.costs.asked(op, rows, of.bytes(self.kernel));
-        self.servers
-            .memory(self.now, rank, bytes, self.costs.operand_rate())
+        let bytes = of.bytes(self.kernel);
+        if self.costs.is_alone(op, rows) {
+            fetch.left += bytes;
+            return;
+        }
+        let (asked, rate) = (self.costs.asked(bytes), self.costs.operand_rate());
+        let end = self.servers.memory(self.now, rank, asked, rate);
+        fetch.until = fetch.until.max(end);
+    }
+
+    /// Reads the next part of a tile's operands. CTAs take turns part by part, and so share memory evenly, as on the machine: those of
+    /// a wave end together, and the few of a last one have it to themselves, as far as a CTA can draw on it.
+    pub(super) fn fetch(&mut self, w: usize) {
+        let Worker { rank, fetch, .. } = self.workers[w];
+        let bytes = fetch.left.min(PART);
+        let rate = self.costs.operand_rate();
+        let end = match bytes {
+            0 => self.now,
+            _ => self.servers.memory(self.now, rank, bytes, rate),
+        };
+        self.workers[w].fetch.left -= bytes;
+        if fetch.left > bytes {
+            self.at(end, Action::Fetch(w as u32));
+            return;
+        }
+        let end = end.max(fetch.until);
+        self.record(w, EventKind::Dot, fetch.op, (fetch.since, end), None);
+        self.at(end, Action::Run(w as u32));
     }
 
     fn local(&mut self, w: usize, op: OpId, kind: EventKind, bytes: u64) -> Did {
