@@ -41,6 +41,7 @@ pub(crate) const THREADS: u32 = 256;
 /// println!("{}", Collective::AllReduce);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Collective {
     /// Every rank has the rows of all at the end, in place.
     AllGather,
