@@ -225,6 +225,8 @@ impl Proof {
         if let Some(collective) = collective {
             let (sizes, _) = Sizes::of_plan(*collective, series.kernel(), &largest)?;
             sizes.are_few()?;
+            // So the schedule's bits, which were asked for, are the exchange's.
+            collective.admits(&kernel)?;
         }
         Ok(Proof {
             variant,

@@ -53,6 +53,7 @@ pub fn schedule(collective: Collective) -> Program {
         Collective::AllGather => all_gather(),
         Collective::ReduceScatter => reduce_scatter(),
         Collective::AllReduce | Collective::TwoShotAllReduce => all_reduce(),
+        other => panic!("no schedule of an {other}"),
     }
 }
 
@@ -95,9 +96,7 @@ impl Case {
         // What is gathered does not say whose it is: that depends on the number of rows.
         let rank = match self.collective {
             Collective::AllGather => 0,
-            Collective::ReduceScatter | Collective::AllReduce | Collective::TwoShotAllReduce => {
-                rank
-            }
+            _ => rank,
         };
         let of = |at: usize| {
             let place = ((which * 64 + rank as usize) * self.most + row) * self.columns + at;
@@ -132,9 +131,7 @@ impl Case {
                 let owned = self.owned(world, rank, rows);
                 (owned.start, owned.len())
             }
-            Collective::AllGather | Collective::AllReduce | Collective::TwoShotAllReduce => {
-                (0, rows)
-            }
+            _ => (0, rows),
         };
         for (at, value) in got.iter().enumerate() {
             let (line, column) = (at / self.columns, at % self.columns);
@@ -344,9 +341,7 @@ pub fn rows_of<E: Half>(
                     let own = case.owned(world, rank, *rows);
                     (own.clone(), own.start)
                 }
-                Collective::AllGather | Collective::AllReduce | Collective::TwoShotAllReduce => {
-                    (0..*rows, 0)
-                }
+                _ => (0..*rows, 0),
             };
             for row in own {
                 let found = line(&bits[launch], row - first);

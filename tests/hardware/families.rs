@@ -35,7 +35,7 @@ fn every_candidate_has_the_same_bits_on_four_ranks() {
     every_candidate_has_the_same_bits(4);
 }
 
-/// A product's CTAs load weights while the gather before them waits for peers.
+/// A product's CTAs load weights while the gather before them waits for peers, or while one of low latency ends.
 fn weights_first(world: u32, candidate: &'static str) {
     let case = Case {
         candidate,

@@ -175,6 +175,9 @@ fn beside(world: &World, taken: impl Fn(u32) -> Taken + Sync, tuning: Tuning) {
     }));
     let (why, took) = &told[0];
     assert_eq!(*why, told[1].0, "all ranks know the same");
+    if tuning == Tuning::Off {
+        assert_eq!(*why, None, "it measures nothing");
+    }
     println!(
         "  built with {tuning:?} beside it in {took:?}: {}: {why:?}",
         world.told()

@@ -1,7 +1,7 @@
 //! What the facade gives its users, read from the sources: types and functions, with the examples in their docs.
 
 use super::{files, root, short, text};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Given away for the bench and for tests alone, or of the crate alone.
@@ -122,6 +122,7 @@ fn page(module: &str, path: &Path) -> Item {
 /// All that the run time gives.
 pub fn runtime() -> Vec<Item> {
     let own = given_by_facade("counterflow_runtime");
+    let lent = lent(&own);
     let inside = |path: &Path| short(path)["runtime/src/".len()..].to_owned();
     let paths = files("runtime/src", &[".rs"]).into_iter();
     let paths = paths.filter(|path| {
@@ -138,11 +139,32 @@ pub fn runtime() -> Vec<Item> {
             match (plain, public.contains(name) && !HIDDEN.contains(&name)) {
                 (true, _) => Some(name.to_owned()),
                 (false, true) => Some(format!("{prefix}{name}")),
-                (false, false) => None,
+                (false, false) => lent.get(&format!("{module}::{name}")).cloned(),
             }
         })
     });
     each.flatten().collect()
+}
+
+/// What a module that the facade gives has of one that it does not give, by both paths.
+fn lent(own: &BTreeSet<String>) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for module in own.iter().filter(|module| !ASIDE.contains(&&module[..])) {
+        let top = root().join(format!("runtime/src/{module}/mod.rs"));
+        if !top.is_file() {
+            continue;
+        }
+        let code = code(&top);
+        let uses = code.split("pub use crate::").skip(1);
+        for (from, of) in uses.filter_map(|of| Some((of.split_once("::")?.0, of))) {
+            let names = used(of)
+                .into_iter()
+                .filter(|name| !name.is_empty() && !own.contains(from));
+            found
+                .extend(names.map(|name| (format!("{from}::{name}"), format!("{module}::{name}"))));
+        }
+    }
+    found
 }
 
 /// The names that a file of a module may give, and what stands before them in paths. `part` is the file in its folder.

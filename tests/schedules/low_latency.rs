@@ -5,7 +5,7 @@ use crate::parallel::in_parallel;
 use crate::wide::wide;
 use counterflow::family::{Collective, Family, Reason, Stage};
 use counterflow::op::Workspace;
-use counterflow::prelude::bf16;
+use counterflow::prelude::*;
 use counterflow::{
     Communicator, Dtype, Error, Shape, Variant, families, family as choice, schedules,
 };
@@ -208,6 +208,158 @@ fn memory_is_what_is_told_before() {
         });
         done.map(drop).unwrap_or_else(|error| panic!("{error}"));
     }
+}
+
+#[schedule]
+fn with_silu(g: Local<bf16>, y: Scattered<bf16>) {
+    let tiles = y.tiles((128, 128));
+    let partial = symmetric::<bf16>(y, slots = world());
+    let landed = counters(world(), tiles);
+
+    #[comm(ctas = 16)]
+    {
+        for owner in ranks().after_me() {
+            for t in tiles.of(owner) {
+                let part = g[t];
+                partial.on(owner)[me()][t] = part;
+                landed.on(owner)[me()][t].add(1);
+            }
+        }
+        for t in tiles.of(me()) {
+            let sum = g[t] + partial[others()][t].wait(landed).sum();
+            y[t] = sum.silu();
+        }
+    }
+}
+
+/// Sums in another order, rounded at every step.
+#[schedule]
+fn around(g: Local<bf16>, y: Scattered<bf16>) {
+    let tiles = y.tiles((128, 128));
+    let came = symmetric::<bf16>(y.whole(), slots = 1);
+    let landed = counters(tiles);
+    let next = (me() + 1) % world();
+
+    #[comm(ctas = 16)]
+    {
+        for owner in ranks().before_me() {
+            for t in tiles.of(owner) {
+                let mine = g[t];
+                if owner == (me() - 1) % world() {
+                    came.on(next)[0][t] = mine;
+                } else {
+                    landed[t].wait();
+                    came.on(next)[0][t] = mine + came[0][t];
+                }
+                landed.on(next)[t].add(1);
+            }
+        }
+        for t in tiles.of(me()) {
+            let mine = g[t];
+            if world() == 1 {
+                y[t] = mine;
+            } else {
+                landed[t].wait();
+                y[t] = mine + came[0][t];
+            }
+        }
+    }
+}
+
+/// The library's reduce-scatter with other names, and scratch of another type, to which sums are rounded on their way.
+#[schedule]
+fn rounded(a: Local<bf16>, b: Scattered<bf16>) {
+    let blocks = b.tiles((128, 64));
+    let slots = symmetric::<f16>(b, slots = world());
+    let came = counters(world(), blocks);
+
+    #[comm(ctas = 8)]
+    {
+        for r in ranks().after_me() {
+            for i in blocks.of(r) {
+                let mine = a[i];
+                slots.on(r)[me()][i] = mine;
+                came.on(r)[me()][i].add(1);
+            }
+        }
+        for i in blocks.of(me()) {
+            b[i] = a[i] + slots[others()][i].wait(came).sum();
+        }
+    }
+}
+
+/// Copies that the host enqueues.
+#[schedule]
+fn by_host(x: Gathered<bf16>) {
+    let pieces = x.pieces(rows = 64);
+    let arrived = counters(pieces);
+
+    #[copy_engine]
+    {
+        for peer in ranks().before_me() {
+            for p in pieces.of(me()) {
+                x.on(peer)[p] = x[p];
+                arrived.on(peer)[p].add(1);
+            }
+        }
+    }
+    #[comm(ctas = 16)]
+    for chunk in ranks().after_me() {
+        for p in pieces.of(chunk) {
+            arrived[p].wait();
+        }
+    }
+}
+
+/// A schedule that is no exchange, or one of other bits, takes no other's place: neither its memory is told nor is it built.
+#[test]
+fn schedules_with_other_results_are_refused() {
+    let scatter = Collective::ReduceScatter;
+    let all = [
+        (scatter, with_silu()),
+        (scatter, around()),
+        (scatter, rounded()),
+        (Collective::AllGather, by_host()),
+    ];
+    let mut accepted = Vec::new();
+    for (collective, program) in all {
+        let name = format!("low_latency_{}", program.name);
+        let family = Family::new("other", program.clone())
+            .or_stages([Stage::low_latency(collective, program)]);
+        let told = Communicator::each(&Communicator::emulated(2).expect("ranks"), |rank| {
+            rank.reserve(4 << 20)?;
+            let builder = || rank.family(&family).schedule(&name).up_to(16, 64, 64);
+            let told = builder().workspace().map(drop);
+            let built = builder().build().map(drop);
+            Ok([told, built].map(|refused| refused.err().map(|error| error.to_string())))
+        });
+        let wanted = format!("{collective} of low latency as {name}");
+        for refused in told.expect("ranks") {
+            if refused != [Some(wanted.clone()), Some(wanted.clone())] {
+                accepted.push((wanted.clone(), refused));
+            }
+        }
+    }
+    assert!(accepted.is_empty(), "{accepted:#?}");
+}
+
+/// Names and choices are the author's.
+#[test]
+fn a_schedule_with_other_names_and_choices_is_the_same_exchange() {
+    let mut program = schedules::reduce_scatter();
+    for tensor in &mut program.tensors {
+        tensor.name = format!("my_{}", tensor.name);
+    }
+    program.name = "mine".into();
+    program.tunables.iter_mut().for_each(|tunable| {
+        tunable.options.reverse();
+    });
+    let few = Stage::low_latency(Collective::ReduceScatter, program.clone());
+    let family = Family::new("mine", program).or_stages([few]);
+    let rank = &Communicator::emulated(2).expect("ranks")[0];
+    let builder = rank.family(&family).schedule("low_latency_mine");
+    let told = builder.up_to(16, 64, 64).workspace();
+    assert!(told.is_ok(), "{told:?}");
 }
 
 /// The reason that a family without another candidate is refused.

@@ -2,8 +2,8 @@
 // writes its rows to every peer, then does each of them once the peers' have come. The text before says WORLD, THREADS, HELD (how
 // many times a thread has 8 elements of a row), BATCH (how many of them it waits for at once), OUT and NORM_EPS.
 //
-// slots.cuh says how words come, and why a launch must never begin before the one before it in the stream has ended: no programmatic
-// dependent launch.
+// slots.cuh says how words come, and why no launch touches memory before the one before it in the stream has ended. It has no
+// `griddepcontrol.wait`, which would hold it until then, so it must not be a programmatic dependent launch.
 #include "watch.cuh"
 #include "slots.cuh"
 #include "elements.cuh"

@@ -21,6 +21,9 @@ pub(crate) enum Pinned<T> {
 }
 
 impl<T: Plain> Pinned<T> {
+    /// No value is larger than what is read and written at once.
+    const FITS: () = assert!(T::BYTES <= MOST, "a larger value: raise MOST");
+
     /// All zeros.
     pub fn new(gpu: &Gpu) -> Result<Pinned<T>, Error> {
         Ok(match &gpu.0 {
@@ -31,6 +34,7 @@ impl<T: Plain> Pinned<T> {
 
     /// In memory that processes share.
     pub fn shared((segment, offset, address): (Arc<Segment>, u64, Address)) -> Pinned<T> {
+        const { Self::FITS };
         Pinned::Shared(segment, offset, address)
     }
 

@@ -258,13 +258,14 @@ impl Stage {
 
     /// Makes a stage that exchanges few rows by one kernel which is built for latency: rows go straight into the peers' memory, where
     /// data is its own signal. `schedule` does the same exchange, for many rows: launches have its tensors, and its rows on each rank.
-    /// The stage has its name behind `low_latency_`, or `low_latency_two_shot_`, and no choices. Sums are added in f32 in the order of ranks, from zero, and rounded
-    /// once. NaN stays NaN: a pair of elements all of whose bits are set comes as another one.
+    /// It is the library's `all_gather`, `reduce_scatter` or `all_reduce`, or one that differs from it in names and choices alone.
+    /// The stage has its name behind `low_latency_`, or `low_latency_two_shot_`, and no choices. Sums are added in f32 in the order of
+    /// ranks, from zero, and rounded once. NaN stays NaN: a pair of elements all of whose bits are set comes as another one.
     ///
     /// It moves bf16 and f16, in rows without gaps, of up to 8 ranks. Peers write their rows into memory of the heap of its own, twice
     /// as large as they are, which is 32 MiB at most: of four ranks 256 rows of 8192 elements in an all-reduce, in which each rank
     /// sends all its rows to every other, twice as many in one of two shots, and four times as many in a reduce-scatter or a gather.
-    /// Beyond that, and for a schedule that does something else, a candidate with it is refused, and a family takes another.
+    /// Beyond that, and for any other schedule, a candidate with it is refused, and a family takes another.
     ///
     /// ```
     /// use counterflow::family::{Collective, Stage};

@@ -113,6 +113,7 @@ impl Code {
     ) -> Result<Code, Error> {
         let (sizes, _) = Sizes::of_plan(collective, kernel, largest)?;
         sizes.are_few()?;
+        collective.admits(kernel)?;
         let dtype = collective.dtype(kernel)?;
         let compile = || {
             let found;

@@ -9,7 +9,7 @@ use crate::communicator::Communicator;
 use crate::cuda::LaunchConfig;
 use crate::error::Error;
 use crate::group::Allocation;
-use crate::low_latency::{At, Collective, Launched, Sizes, THREADS};
+use crate::low_latency::{At, Launched, Sizes, THREADS};
 use crate::slots::Slots;
 use crate::unfinished::Next;
 use counterflow_codegen::dtype::Dtype;
@@ -26,25 +26,6 @@ impl Loaded {
         }
     }
 
-    /// True if the launch behind an exchange may come while it waits for peers: a product behind a gather, whose text says so.
-    fn lets_the_next_come(&self) -> bool {
-        match &self.code {
-            Code::LowLatency { largest, .. } => {
-                largest.collective == Collective::AllGather && largest.world > 1
-            }
-            Code::Cuda { .. } | Code::Emulated { .. } => false,
-        }
-    }
-
-    /// CTAs of that launch that may: none where others have a part of the GPU.
-    pub(super) fn follower(&self, how: &How<'_>) -> u32 {
-        let (gpu, _) = &self.runs;
-        match self.lets_the_next_come() && self.series.sms() == gpu.sms() {
-            true => how.follower,
-            false => 0,
-        }
-    }
-
     /// Launch parameters of an exchange. A kernel of ours before it may end while its CTAs come: they wait for that end.
     pub(super) fn exchange_grid(
         &self,
@@ -56,7 +37,7 @@ impl Loaded {
             early: how.early && !how.records,
             only_beside: false,
             ctas,
-            room: self.lets_the_next_come().then_some(self.follower(how)),
+            room: None,
         };
         let early = how.unfinished.is_some_and(|unfinished| {
             let bytes = |tensor| self.given(tensors, tensor).map(Placement::bytes);

@@ -114,7 +114,8 @@ impl Ready<'_> {
     /// CTAs that are on the GPU while it waits for peers: its own, and those of the launch behind it that may begin meanwhile.
     pub fn ctas(&self) -> u32 {
         match self.state.prepared.latest().parameters.ctas {
-            Some(own) => (own + self.loaded.follower(&self.how)).min(self.rank.gpu().sms()),
+            // It lets none come before its end.
+            Some(own) => own,
             None => {
                 let own = self.plan.grid.gemm + self.plan.grid.comm;
                 (own + self.how.follower).min(self.rank.gpu().sms())

@@ -132,10 +132,6 @@ low_latency(const __grid_constant__ Watch watch, const Slots slots, u32* launche
             }
         }
     }
-#if COLLECTIVE == ALL_GATHER
-    // The product behind it may come meanwhile, and load its weights.
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
     bool gone = false;
 #endif
     // No rank sends more than the first one.

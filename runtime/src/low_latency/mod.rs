@@ -2,6 +2,7 @@
 //! signal, and nobody waits for a flag, a fence or the other CTAs. It takes the place of a schedule's kernel that does the same, as
 //! a stage of a family's candidate ([`Stage::low_latency`](crate::family::Stage::low_latency)).
 
+mod same;
 mod text;
 mod twin;
 
@@ -40,6 +41,7 @@ pub(crate) const THREADS: u32 = 256;
 /// println!("{}", Collective::AllReduce);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Collective {
     /// Every rank has the rows of all at the end, in place.
     AllGather,
@@ -120,6 +122,30 @@ impl Collective {
         }
         let (first, last) = (given[0].1, given[given.len() - 1].1);
         Ok([first, last])
+    }
+
+    /// Refuses a schedule with other results: one that is not the exchange as the library has it, but for names and choices.
+    ///
+    /// # Errors
+    /// [`Error::Usage`].
+    pub(crate) fn admits(self, kernel: &Kernel) -> Result<(), Error> {
+        let dtype = self.dtype(kernel)?;
+        // Sums would be rounded to another type on their way.
+        let of_one_type = kernel.buffers.iter().all(|buffer| buffer.dtype == dtype);
+        let own = match self {
+            Collective::AllGather => same::gathers(),
+            Collective::ReduceScatter => same::adds_up(false),
+            Collective::AllReduce | Collective::TwoShotAllReduce => same::adds_up(true),
+        };
+        if of_one_type && same::is(&own, kernel)? {
+            return Ok(());
+        }
+        Err(Error::Usage {
+            what: format!("{self} of low latency as {}", kernel.name),
+            legal:
+                "the library's schedule of this exchange, or the same with other names and choices"
+                    .into(),
+        })
     }
 
     /// The element type.

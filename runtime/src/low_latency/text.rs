@@ -49,3 +49,15 @@ pub fn compile_exchange(
     let text = text(collective, world, dtype);
     compiler.compile(&Source::new(NAME, &text).with(&headers), Target::Sm90a)
 }
+
+#[cfg(test)]
+mod tests {
+    /// A launch behind an exchange begins after its end, and none of its CTAs takes an SM before: `launch::low_latency` counts on it.
+    #[test]
+    fn an_exchange_awaits_the_launch_before_it_and_lets_none_come() {
+        let text = include_str!("low_latency.cuh");
+        let count = |what: &str| text.matches(what).count();
+        assert_eq!(count("griddepcontrol.wait;"), 1);
+        assert_eq!(count("griddepcontrol.launch_dependents"), 0);
+    }
+}
