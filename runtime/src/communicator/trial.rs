@@ -26,9 +26,27 @@ impl Communicator {
         Ok(made)
     }
 
-    /// True if some ranks share a GPU, whichever it is.
+    /// True if some ranks share a GPU, whichever it is: of this communicator, or of one that it was split off.
     pub(crate) fn any_shares_gpu(&self) -> bool {
         self.group.any_shares()
+    }
+
+    /// True if another communicator of this process has ranks on a GPU of this one's ranks here. One that was dropped has none, once
+    /// its work is done.
+    pub(crate) fn has_company(&self) -> bool {
+        retire::sweep();
+        self.group.has_company()
+    }
+
+    /// Waits for launches of other communicators of this process on this rank's GPU, at most `limit`. True if none runs then.
+    ///
+    /// # Errors
+    /// Why the communicator ended.
+    pub(crate) fn is_quiet_within(&self, limit: Duration) -> Result<bool, Error> {
+        let start = Instant::now();
+        let is_busy = || self.group.is_busy_beside(self.rank);
+        self.until(|| Ok(!is_busy() || start.elapsed() > limit))?;
+        Ok(!is_busy())
     }
 
     /// Time that a kernel waits for a peer.

@@ -71,6 +71,17 @@ impl Member {
         order().yields(self.number);
     }
 
+    /// True if another communicator of this process has ranks on one of this one's GPUs. What serves a trial is not counted.
+    pub fn has_company(&self) -> bool {
+        order().has_company(self.number)
+    }
+
+    /// True if a launch of another communicator of this process runs on that rank's GPU.
+    pub fn is_busy_beside(&self, rank: u32) -> bool {
+        let (gpu, _) = &self.ranks[rank as usize];
+        order().is_busy_beside(self.number, gpu.into(), |event| event.is_past())
+    }
+
     /// A rank is about to enqueue one or more launches of so many CTAs at most in its stream, which first wait for what
     /// does not fit beside them. Drop the result when they are enqueued. `alive` ends the wait for another thread that is
     /// enqueueing.

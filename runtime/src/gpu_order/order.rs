@@ -223,8 +223,41 @@ impl<S: Clone, E: Clone> Order<S, E> {
 
     /// True if only that communicator has ranks on the GPU.
     fn alone(&self, member: u64, gpu: Where) -> bool {
-        let mut others = self.members.iter().filter(|(other, _)| **other != member);
-        others.all(|(_, places)| places.iter().all(|place| place.gpu != gpu))
+        self.others(member).all(|(_, place)| place.gpu != gpu)
+    }
+
+    /// Other communicators' ranks, on whichever GPU.
+    fn others(&self, member: u64) -> impl Iterator<Item = (u64, &Place<S, E>)> {
+        let others = self.members.iter();
+        let others = others.filter(move |(other, _)| **other != member);
+        others.flat_map(|(other, places)| places.iter().map(|place| (*other, place)))
+    }
+
+    /// True if another communicator has ranks on one of that one's GPUs. One that yields serves another's trial, and is not
+    /// counted.
+    pub(super) fn has_company(&self, member: u64) -> bool {
+        let own = self.members.get(&member).map_or(&[][..], Vec::as_slice);
+        let mut others = self.others(member);
+        others.any(|(other, place)| {
+            !self.yielding.contains(&other) && own.iter().any(|mine| mine.gpu == place.gpu)
+        })
+    }
+
+    /// True if a launch of another communicator runs on that GPU or is being enqueued there, whether it yields or not.
+    pub(super) fn is_busy_beside(
+        &self,
+        member: u64,
+        gpu: Where,
+        done: impl Fn(&E) -> bool,
+    ) -> bool {
+        let runs = |last: &Last<E>| match last {
+            Last::Done => false,
+            // Its event is on the way.
+            Last::Unmarked => true,
+            Last::Marked(event) => !done(event),
+        };
+        let mut here = self.others(member).filter(|(_, place)| place.gpu == gpu);
+        here.any(|(_, place)| place.entering > 0 || place.ranks.iter().any(|(_, last)| runs(last)))
     }
 
     /// The streams whose last launch has no event: communicator, GPU, rank there.

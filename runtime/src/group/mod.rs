@@ -131,7 +131,7 @@ pub(crate) struct Group {
     pool: Mutex<Pool>,
     timeout: Duration,
     queues: Queues,
-    /// True if ranks of this process, or of several, share a GPU.
+    /// True if ranks of this process, or of several, share a GPU: of this group, or of the one that it was split off.
     sharing: bool,
     /// The other ranks, if they are processes.
     peers: Option<Arc<Peers>>,
@@ -410,9 +410,19 @@ impl Group {
         self.queues.gpus.iter().filter(|gpu| **gpu == on).count() > 1
     }
 
-    /// True if some ranks share a GPU. All ranks are told the same.
+    /// True if some ranks share a GPU, or some of the group that this one was split off. All ranks are told the same.
     pub(crate) fn any_shares(&self) -> bool {
         self.sharing
+    }
+
+    /// True if another communicator of this process has ranks on a GPU of this one's ranks here.
+    pub(crate) fn has_company(&self) -> bool {
+        self.order.has_company()
+    }
+
+    /// True if a launch of another communicator of this process runs on that rank's GPU.
+    pub(crate) fn is_busy_beside(&self, rank: u32) -> bool {
+        self.order.is_busy_beside(self.index(rank))
     }
 
     /// Bytes at the start of every slot that are the communicator's own.

@@ -102,6 +102,7 @@ impl Group {
             let gpus = ranks.iter().map(|rank| self.gpu(*rank).clone());
             let group = Group::new(gpus.collect(), Some(self.stride()), self.timeout)
                 .map_err(Refusal::from)?;
+            let group = self.split_off(group);
             kind.marks(&group, || Whose::new(color, &ranks, self.end.group()));
             let group = Arc::new(group);
             made.extend(
@@ -118,6 +119,14 @@ impl Group {
                 .map(|(rank, group, own)| ((number, rank), (group, own))),
         );
         Ok(Granted::Split(number))
+    }
+
+    /// A group of some of these ranks. The others are on their GPUs as before, in another part.
+    fn split_off(&self, part: Group) -> Group {
+        Group {
+            sharing: part.sharing || self.sharing,
+            ..part
+        }
     }
 
     /// Splits a group of ranks that are processes.
@@ -148,7 +157,7 @@ impl Group {
         let within = Within::new(peers, ranks.clone());
         let links = Links::make(&within, deadline)?;
         let gpu = self.gpu(peers.rank()).clone();
-        let group = Group::apart(|| Ok(gpu), true, links, deadline)?;
+        let group = self.split_off(Group::apart(|| Ok(gpu), true, links, deadline)?);
         kind.marks(&group, || Whose::new(color, &ranks, self.end.group()));
         Ok((Arc::new(group), within.own))
     }
@@ -199,6 +208,7 @@ mod tests {
     use super::*;
     use crate::communicator::Communicator;
     use crate::emulated::{self, Machine};
+    use crate::rendezvous::Threads;
 
     #[test]
     fn a_group_has_slots_as_long_as_those_of_all() {
@@ -208,6 +218,52 @@ mod tests {
         let ranks = ranks.expect("ranks");
         let strides = Communicator::each(&ranks, |rank| Ok(rank.split(0, 0)?.stride()));
         assert_eq!(strides.expect("groups"), [ranks[0].stride(); 2]);
+    }
+
+    #[test]
+    fn a_part_of_ranks_that_share_gpus_shares_them_too() {
+        let limit = Duration::from_secs(60);
+        let parts = |gpus: [u32; 4], colors: [u32; 4]| {
+            let machine = Machine::new(4, 0, u64::MAX);
+            let gpus = gpus.map(|gpu| emulated::Gpu::of(&machine, gpu).into());
+            let ranks = Communicator::of(gpus.to_vec(), Some(2 << 20), limit).expect("ranks");
+            let shares = Communicator::each(&ranks, |rank| {
+                let part = rank.split(colors[rank.rank() as usize], 0)?;
+                let own = part.split(rank.rank(), 0)?;
+                Ok([part.any_shares_gpu(), own.any_shares_gpu()])
+            });
+            shares.expect("parts")
+        };
+        // Each part has two GPUs, and the other one is on them.
+        assert_eq!(parts([0, 1, 0, 1], [0, 0, 1, 1]), [[true; 2]; 4]);
+        assert_eq!(parts([0, 1, 2, 3], [0, 0, 1, 1]), [[false; 2]; 4]);
+    }
+
+    #[test]
+    fn a_part_of_processes_that_share_gpus_shares_them_too() {
+        let limit = Duration::from_secs(60);
+        let parts = |sharing| {
+            let machine = Machine::new(2, 0, u64::MAX);
+            let part = |seat: &dyn Rendezvous| {
+                let deadline = Deadline::after(limit);
+                let links = Links::make(seat, deadline)?;
+                let gpu = emulated::Gpu::of(&machine, seat.rank()).into();
+                let mut group = Group::apart(|| Ok(gpu), true, links, deadline)?;
+                // An emulated GPU has no name by which a process knew that it is another's too.
+                group.sharing = sharing;
+                let (part, _) = group.split(seat.rank(), (seat.rank(), 0))?;
+                Ok::<_, Error>(part.any_shares())
+            };
+            std::thread::scope(|scope| {
+                let started = Threads::of(2).into_iter();
+                let started = started.map(|seat| scope.spawn(move || part(&seat)));
+                let started: Vec<_> = started.collect();
+                let done = started.into_iter().map(|one| one.join().expect("no panic"));
+                done.collect::<Result<Vec<bool>, Error>>().expect("parts")
+            })
+        };
+        assert_eq!(parts(true), [true; 2]);
+        assert_eq!(parts(false), [false; 2]);
     }
 
     #[test]

@@ -284,19 +284,22 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     }
 
     /// Sets how much is measured where no winner is known nearby, instead of what the environment variable `COUNTERFLOW_TUNE` says
-    /// (`off`, `quick`, `full`). If neither says anything, it is [`Tuning::Quick`], and [`Tuning::Off`] where ranks share a GPU. Emulated
-    /// ranks measure only what this call asks for. With [`Tuning::Off`], the choice is the same in every run.
+    /// (`off`, `quick`, `full`). If neither says anything, it is [`Tuning::Quick`], and nothing is measured where ranks share a GPU,
+    /// be they of this communicator or of one that it was split off, or where another communicator of this process is on one of the
+    /// GPUs. Emulated ranks measure only what this call asks for. With [`Tuning::Off`], the choice is the same in every run.
     ///
     /// Candidates run in a communicator of their own, with memory of their own that [`Workspace::tuning`] tells and that is free again
     /// when [`OpBuilder::build`] returns. Where it is not there, nothing is measured and the model chooses. A candidate waits for a
-    /// peer for little more than a second: if it stalls, as beside another library's kernel that waits for its own peer, the trial ends
-    /// on all ranks, the model chooses ([`Op::unmeasured`] says why), and this communicator goes on. Where such a kernel keeps the
-    /// candidates from running at all, their memory is freed once they could run.
+    /// peer for little more than a second with [`Tuning::Quick`], three with [`Tuning::Full`], and at most a quarter of
+    /// [`Communicator::timeout`]: if it stalls, as beside a kernel of another library, or of another communicator, that waits for its
+    /// own peer, the trial ends on all ranks, the model chooses ([`Op::unmeasured`] says why), and this communicator goes on. Where
+    /// such a kernel keeps the candidates from running at all, their memory is freed once they could run.
     ///
     /// All ranks take what rank 0 knows or measured with them; a product that each rank builds by itself is measured by each, among
-    /// variants of the same bits. A winner is kept in the user's table, if nothing was settled and no SMs were left to others: the
-    /// next program that builds the op measures nothing. Until it is kept, results may have other bits in the next run. Nothing is
-    /// measured while a graph of the rank is recorded, or one lives that the program captured. Capture no other work meanwhile.
+    /// variants of the same bits. A winner is kept in the user's table, if nothing was settled, no SMs were left to others, no ranks
+    /// share a GPU and no other communicator of the process is on the GPUs: the next program that builds the op measures nothing.
+    /// Until it is kept, results may have other bits in the next run. Nothing is measured while a graph of the rank is recorded, or
+    /// one lives that the program captured. Capture no other work meanwhile.
     ///
     /// ```
     /// use counterflow::{Communicator, schedules::GemmOp, tuning::Tuning};

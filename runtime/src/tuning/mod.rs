@@ -20,7 +20,8 @@ use std::time::Duration;
 const VARIABLE: &str = "COUNTERFLOW_TUNE";
 
 /// Effort that [`OpBuilder::build`](crate::OpBuilder::build) spends on measurements where no winner is known nearby. If nobody says
-/// anything, it is [`Tuning::Quick`] for ranks with a GPU each, and [`Tuning::Off`] for others.
+/// anything, it is [`Tuning::Quick`] for ranks with a GPU each, on which no other communicator of the process is, and [`Tuning::Off`] for
+/// others.
 ///
 /// ```
 /// use counterflow::{Communicator, schedules::AgGemmOp, tuning::Tuning};

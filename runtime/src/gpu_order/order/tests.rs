@@ -429,3 +429,42 @@ fn whatever_is_not_refused_ends() {
         "{refused} seeds were refused"
     );
 }
+
+#[test]
+fn who_is_on_the_same_gpus_is_company_but_for_trials() {
+    let mut machine = Machine::new(132, &[&[0, 1], &[1, 2], &[3], &[0, 1]]);
+    machine.order.leave(3);
+    let company = |machine: &Machine| [0, 1, 2].map(|member| machine.order.has_company(member));
+    assert_eq!(company(&machine), [true, true, false]);
+    machine.order.yields(1);
+    // The trial itself is beside somebody.
+    assert_eq!(company(&machine), [false, true, false]);
+    machine.order.leave(1);
+    assert_eq!(company(&machine), [false; 3]);
+}
+
+#[test]
+fn a_gpu_is_busy_beside_a_communicator_until_others_launches_end() {
+    let mut machine = Machine::new(132, &[&[0, 1], &[0, 1], &[0]]);
+    let busy = |machine: &Machine, member, gpu| {
+        let past = |event: &usize| machine.past.is(*event);
+        machine.order.is_busy_beside(member, at(gpu), past)
+    };
+    assert!(!busy(&machine, 0, 0));
+    let Turn::After(_) = machine.begin((1, 1..=1), (0, 0), 8) else {
+        panic!("it is enqueued");
+    };
+    assert!(busy(&machine, 0, 0), "it is being enqueued");
+    let event = machine.past.event();
+    machine.order.end((1, 1), at(0), 0, Last::Marked(event));
+    assert!(busy(&machine, 0, 0) && !busy(&machine, 0, 1));
+    assert!(!busy(&machine, 1, 0), "its own");
+    machine.past.pass(event);
+    assert!(!busy(&machine, 0, 0));
+    // A trial's launches count, too.
+    machine.order.yields(2);
+    let (_, event) = machine.launch((2, 1), 0, 0, 8);
+    assert!(busy(&machine, 0, 0));
+    machine.past.pass(event);
+    assert!(!busy(&machine, 0, 0));
+}

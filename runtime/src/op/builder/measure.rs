@@ -3,7 +3,7 @@
 use super::super::typed::Launcher;
 use super::OpBuilder;
 use super::proofs::{Bucket, Measured, Proven, needs};
-use super::trial::{Contest, first_said};
+use super::trial::{Contest, any, first_said};
 use crate::error::Error;
 use crate::family::{self, Family};
 use crate::held::HeapUse;
@@ -89,9 +89,11 @@ impl<S: Launcher> OpBuilder<'_, S> {
             );
             Ok(Measured::Not(why))
         };
-        if let Some(why) = first_said(self.rank, alone, &self.may_not_measure()?)? {
+        let own = self.may_not_measure(self.is_asked_to_measure()?)?;
+        if let Some(why) = first_said(self.rank, alone, &own)? {
             return not(why);
         }
+        let undisturbed = self.is_for_all();
         let contest = self.contest(bucket, tuning)?;
         self.must_agree(alone, tuning, contest.as_ref())?;
         let Some((candidates, effort)) = contest else {
@@ -130,7 +132,8 @@ impl<S: Launcher> OpBuilder<'_, S> {
             "candidates measured"
         );
         measured.put(asked, winner.clone());
-        if self.is_for_all()
+        let kept = undisturbed && self.is_for_all();
+        if !any(self.rank, alone, !kept)?
             && (alone || self.rank.rank() == 0)
             && let Some(path) = Tuned::place()
             && let Err(error) = Tuned::keep(&path, [winner.clone()])
@@ -141,13 +144,23 @@ impl<S: Launcher> OpBuilder<'_, S> {
         Ok(Measured::Winner(winner.into()))
     }
 
-    /// Reason that this rank measures nothing now. Where a stream records a graph, or the program may replay one that it captured,
-    /// work that nobody sees may run, and wait for a peer.
-    fn may_not_measure(&self) -> Result<Option<String>, Error> {
+    /// True if somebody said that it measures.
+    fn is_asked_to_measure(&self) -> Result<bool, Error> {
+        Ok(self.tuning.is_some() || Tuning::from_env()?.is_some())
+    }
+
+    /// Reason that this rank measures nothing now; `asked` if somebody said that it measures. Where a stream records a graph, or the
+    /// program may replay one that it captured, work that nobody sees may run, and wait for a peer.
+    fn may_not_measure(&self, asked: bool) -> Result<Option<String>, Error> {
         let own = self.rank.own();
         let current = self.rank.gpu().current()?;
         if own.may_record_or_replay() || current.is_capturing(own.stream()) {
             return Ok(Some("a stream records a graph, or may replay one".into()));
+        }
+        // What runs there may disturb the times, or wait for a peer behind a candidate.
+        if !asked && self.rank.has_company() {
+            let why = "another communicator of the program is on one of the GPUs; `.tuning(Tuning::Quick)` measures all the same";
+            return Ok(Some(why.into()));
         }
         // Who asks for it again by name may know that it is over.
         let stalled = self.rank.proven().measured().stalled();
@@ -173,13 +186,13 @@ impl<S: Launcher> OpBuilder<'_, S> {
         blake3::hash(format!("{of} {asked:?}").as_bytes()).to_string()
     }
 
-    /// True if a winner is one for every op of its key. A table's row says nothing of what a caller settled or left to others, nor
-    /// of constants.
+    /// True if a winner that is measured now is one for every op of its key. A table's row says nothing of what a caller settled or
+    /// left to others, nor of constants, nor of what else runs on the GPUs.
     fn is_for_all(&self) -> bool {
         let gpu = self.rank.gpu();
         let free = counts_for_its_key(&self.variant) && self.only.is_none();
-        let whole = self.left == 0 && !self.rank.shares_gpu();
-        free && whole && !self.batch_invariant && !gpu.is_emulated()
+        let whole = self.left == 0 && !self.rank.any_shares_gpu();
+        free && whole && !self.rank.has_company() && !self.batch_invariant && !gpu.is_emulated()
     }
 
     /// Rejects ranks that measure other candidates, or in another way.
@@ -440,7 +453,36 @@ fn best(times: &[(usize, Times)]) -> (usize, Times) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::communicator::Communicator;
     use crate::schedules::product;
+
+    /// A communicator beside it may launch at any time. What a trial leaves is not one.
+    #[test]
+    fn nothing_is_measured_beside_another_communicator_unless_asked() {
+        let ranks = Communicator::emulated(2).expect("ranks");
+        let done = Communicator::each(&ranks, |rank| {
+            let program = product((64, 64));
+            let refuses = |rank: &Communicator, asked| rank.op(&program).may_not_measure(asked);
+            assert_eq!(refuses(rank, false)?, None);
+            let trial = rank.trial(rank.timeout())?;
+            assert_eq!(refuses(rank, false)?, None);
+            drop(trial);
+            let part = rank.split(rank.rank(), 0)?;
+            for one in [rank, &part] {
+                let why = refuses(one, false)?.expect("a reason");
+                assert!(why.starts_with("another communicator"), "{why}");
+                assert_eq!(refuses(one, true)?, None);
+                assert!(one.has_company());
+            }
+            rank.barrier()?;
+            drop(part);
+            rank.barrier()?;
+            assert_eq!(refuses(rank, false)?, None);
+            assert!(!rank.has_company());
+            rank.barrier()
+        });
+        done.unwrap_or_else(|error| panic!("{error}"));
+    }
 
     #[test]
     fn a_winner_with_constants_or_settled_choices_is_none_for_its_key() {

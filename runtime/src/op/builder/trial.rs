@@ -1,8 +1,8 @@
 //! Trials of candidates: memory for their launches, the kernels, and rounds through all of them.
 //!
 //! What peers wait for is launched in a communicator of its own, whose kernels give up soon. A trial that stalls, fails or meets
-//! another library's kernel ends that one alone. All ranks hear what came of it by the op's communicator, which launches nothing
-//! meanwhile.
+//! another library's or another communicator's kernel ends that one alone. All ranks hear what came of it by the op's communicator,
+//! which launches nothing meanwhile.
 
 #[cfg(test)]
 #[path = "trial/tests.rs"]
@@ -25,7 +25,7 @@ use crate::launch::Loaded;
 use crate::tuning::{Effort, GaveUp, Times, Tried, Tuning, agreed, read, text};
 use faults::Fault;
 use memory::Memory;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tracing::{debug, info};
 
 /// Candidates of a measurement.
@@ -51,16 +51,31 @@ struct Limits {
 
 impl Limits {
     fn of(rank: &Communicator, tuning: Tuning) -> Limits {
+        let limits = Limits::within(tuning, rank.timeout());
         // An emulated launch takes as long as it takes.
         let kernel = match rank.gpu().is_emulated() {
             true => rank.timeout(),
-            false => tuning.patience().min(rank.timeout()),
+            false => return limits,
         };
         let kernel = faults::patience().unwrap_or(kernel);
         Limits {
             kernel,
-            host: kernel.saturating_mul(2).saturating_add(tuning.patience()),
+            host: Limits::of_host(tuning, kernel),
         }
+    }
+
+    /// Limits beside kernels that wait for a peer no longer than `timeout`. If a trial keeps that peer from running, it gives up
+    /// long before.
+    fn within(tuning: Tuning, timeout: Duration) -> Limits {
+        let kernel = tuning.patience().min(timeout / 4);
+        Limits {
+            kernel,
+            host: Limits::of_host(tuning, kernel).min(timeout / 2),
+        }
+    }
+
+    fn of_host(tuning: Tuning, kernel: Duration) -> Duration {
+        kernel.saturating_mul(2).saturating_add(tuning.patience())
     }
 }
 
@@ -75,15 +90,17 @@ impl<S: Launcher> OpBuilder<'_, S> {
         contest: Contest<'_>,
     ) -> Result<Result<Vec<(usize, Times)>, GaveUp>, Error> {
         let Contest { tuning, alone, .. } = contest;
-        self.compiles(contest)?;
         let limits = Limits::of(self.rank, tuning);
-        // Work of this rank that waits for a peer would keep its candidates waiting, and the peer.
-        let idle = self.rank.waits_at_most(limits.host);
-        if any(self.rank, alone, idle.is_err())? {
-            return Ok(Err(GaveUp {
-                why: "earlier work of a rank does not end".into(),
-                stalled: false,
-            }));
+        // Once before compiling, which may take longer than work on the GPU waits for a peer that comes after it.
+        for compiled in [false, true] {
+            if compiled {
+                self.compiles(contest)?;
+            }
+            let busy = first_said(self.rank, alone, &busy_after(self.rank, limits.host)?)?;
+            if let Some(why) = busy {
+                let stalled = false;
+                return Ok(Err(GaveUp { why, stalled }));
+            }
         }
         let tried = match alone {
             true => self.tried(self.rank, contest, limits),
@@ -239,6 +256,17 @@ impl<S: Launcher> OpBuilder<'_, S> {
     fn most_buckets(&self) -> u64 {
         self.buckets.len() as u64 + 1
     }
+}
+
+/// Work on this rank's GPU that does not end within `limit`. It may wait for a peer, which candidates would keep waiting.
+fn busy_after(rank: &Communicator, limit: Duration) -> Result<Option<String>, Error> {
+    let start = Instant::now();
+    if rank.waits_at_most(limit).is_err() {
+        rank.alive()?;
+        return Ok(Some("earlier work of a rank does not end".into()));
+    }
+    let quiet = rank.is_quiet_within(limit.saturating_sub(start.elapsed()))?;
+    Ok((!quiet).then(|| "another communicator's launch on one of the GPUs does not end".into()))
 }
 
 /// What the first rank of a communicator says that says something, or this one if it asks alone.

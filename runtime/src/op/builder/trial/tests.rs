@@ -1,5 +1,6 @@
 //! What a trial's end leaves of the communicator that builds the op, on emulated ranks.
 
+use super::Limits;
 use super::faults::{self, Fault};
 use crate::communicator::Communicator;
 use crate::emulated::{self, Machine};
@@ -156,4 +157,53 @@ fn a_trial_takes_nothing_of_the_heap() {
         assert!(rank.heap_use().peak <= memory.heap);
         rank.barrier()
     });
+}
+
+/// A kernel of another communicator whose peer stands behind a candidate waits for the trial to give up.
+#[test]
+fn a_trial_gives_up_long_before_kernels_that_it_keeps_waiting() {
+    for tuning in [Tuning::Quick, Tuning::Full] {
+        for milliseconds in [1, 100, 1_000, 1_150, 4_000, 60_000] {
+            let timeout = Duration::from_millis(milliseconds);
+            let Limits { kernel, host } = Limits::within(tuning, timeout);
+            assert!(kernel <= timeout / 4 && host <= timeout / 2, "{timeout:?}");
+            assert!(kernel <= tuning.patience() && host >= kernel);
+        }
+    }
+}
+
+/// Rank 0's launch in another communicator waits for rank 1's, which comes after the op is built.
+#[test]
+fn a_trial_gives_up_beside_a_launch_of_another_communicator() {
+    let told = each(|rank| {
+        let [m, n, k] = SIZE;
+        rank.reserve(8 << 20)?;
+        let other = rank.split(0, 0)?;
+        other.reserve(8 << 20)?;
+        let program = gather_of_choices(false);
+        let op = other.op(&program).tuning(Tuning::Off).up_to(m, n, k);
+        let op = op.build()?;
+        let x = other.allocate::<bf16>("x", op.needs("x")?.shape)?;
+        let (w, mut y) = (other.zeros::<bf16>([n, k])?, other.zeros::<bf16>([m, n])?);
+        let mut launch = || {
+            let launch = op.on(&other).tensor("x", &x).tensor("w", &w);
+            launch.tensor("y", &mut y).launch().map(drop)
+        };
+        faults::give_up_soon(true);
+        if rank.rank() == 0 {
+            launch()?;
+        }
+        let beside = built(rank)?;
+        if rank.rank() == 1 {
+            launch()?;
+        }
+        other.synchronize()?;
+        other.barrier()?;
+        // Beside a communicator that does nothing, who asks for it measures.
+        assert_eq!(built(rank)?.unmeasured(1), None);
+        rank.barrier()?;
+        Ok(beside.unmeasured(1).unwrap_or_default().to_owned())
+    });
+    let why = "another communicator's launch on one of the GPUs does not end";
+    assert_eq!(told, [why, why]);
 }
