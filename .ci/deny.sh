@@ -14,5 +14,7 @@ fi
 if (($#)); then
     cargo-deny check "$@"
 else
+    # Crates of other systems, too, which no build here downloads.
+    cargo fetch --locked --quiet
     cargo-deny --offline check --hide-inclusion-graph licenses bans sources
 fi
