@@ -1,8 +1,9 @@
 //! The layer as one process computes it, in f64, with bounds of what bf16 may be off.
 
-use counterflow::codegen::interp::Numbers;
 use half::bf16;
 use ndarray::{Array2, ArrayView2, s};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use std::ops::Range;
 
 /// Rounding to bf16 changes a number by at most this part of it.
@@ -20,12 +21,8 @@ pub struct Matrix {
 impl Matrix {
     /// Numbers that bf16 has.
     pub fn random(rows: usize, columns: usize, largest: f32, seed: u64) -> Matrix {
-        let mut numbers = Numbers::new(seed);
-        let mut value = || {
-            // From -1 on, below 1.
-            let share = (numbers.draw() >> 40) as f32 / (1 << 23) as f32 - 1.0;
-            f64::from(bf16::from_f32(largest * share))
-        };
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut value = || f64::from(bf16::from_f32(random.random_range(-largest..largest)));
         let values = (0..rows * columns).map(|_| value()).collect();
         Matrix { columns, values }
     }
