@@ -89,7 +89,7 @@ fn ten_thousand_replays_of_captured_all_reduces_between_launches_of_other_rows()
             let mut made = Vec::new();
             for round in 0..ROUNDS {
                 // Ranks that are threads stalled three times, on one GPU and on two, each time with one of them 27 replays ahead: as
-                // if a replay waited in the driver for earlier ones with a lock of the process. So none runs ahead by as many.
+                // if a full queue held a lock of the process (`notes/truth`). So none runs ahead by as many.
                 if round % 5 == 0 {
                     rank.barrier()?;
                 }
