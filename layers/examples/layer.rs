@@ -4,18 +4,23 @@
 //! each process is a rank, on a GPU of its own or emulated where there is none. By itself the program emulates ranks:
 //! `cargo run --release -p counterflow-layers --example layer -- --ranks 4 --num-replicas 2`
 
+#[path = "layer/average.rs"]
+mod average;
 #[path = "layer/model.rs"]
 mod model;
 #[path = "layer/nccl.rs"]
 mod nccl;
+#[path = "layer/own.rs"]
+mod own;
 #[path = "layer/saved.rs"]
 mod saved;
 #[path = "layer/wait.rs"]
 mod wait;
 
+use average::{Averages, Sums};
 use clap::Parser;
 use counterflow::rendezvous::Job;
-use counterflow::{Communicator, Error, Tensor, cuda::Gpu, prelude::bf16};
+use counterflow::{Communicator, Error, cuda::Gpu, prelude::bf16};
 use counterflow_layers::overlap::Config;
 use counterflow_layers::{
     DelayedScaling, Float8BlockScaling, Float8CurrentScaling, GradientSum, Initialize,
@@ -66,9 +71,18 @@ struct Options {
     /// Tensor-parallel groups, whose gradients are averaged
     #[arg(long, default_value_t = 1)]
     num_replicas: u32,
-    /// Average over replicas by NCCL, behind the backward pass: on a GPU for each rank
+    /// Average over replicas by NCCL, on a GPU for each rank: layer by layer, beside the backward pass
     #[arg(long)]
     nccl: bool,
+    /// SMs that products leave to NCCL, which takes no more
+    #[arg(long, default_value_t = 8)]
+    nccl_sms: u32,
+    /// Layers one behind the other
+    #[arg(long, default_value_t = 1)]
+    num_layers: usize,
+    /// Tell what each step averages over replicas, and when
+    #[arg(long)]
+    verbose: bool,
     #[arg(long, default_value_t = 5)]
     iters: usize,
     #[arg(long, default_value_t = 2)]
@@ -110,6 +124,9 @@ fn number(seed: u64, at: usize) -> f32 {
 
 fn train(world: &Communicator, options: &Options) -> Result<(), Error> {
     let (ranks, replicas, rank) = (world.world(), options.num_replicas, world.rank());
+    if options.num_layers == 0 {
+        return Err(usage("no layer".into(), "give --num-layers 1 or more"));
+    }
     if replicas == 0 || !ranks.is_multiple_of(replicas) {
         let what = format!("{ranks} ranks in {replicas} replicas");
         return Err(usage(
@@ -141,6 +158,7 @@ fn train(world: &Communicator, options: &Options) -> Result<(), Error> {
     let arguments = Initialize {
         ub_cfgs: vec![config.unwrap_or_default()],
         quantization_modes: vec![mode],
+        ext_margin_sm: if options.nccl { options.nccl_sms } else { 0 },
         ..Initialize::new([rows, hidden], tp)
     };
     group.reserve(arguments.heap_bytes() + GradientSum::heap_bytes(hidden, tp) + (4 << 20))?;
@@ -148,24 +166,13 @@ fn train(world: &Communicator, options: &Options) -> Result<(), Error> {
     let of_norms = GradientSum::new(&group, hidden)?;
     let rng = Arc::new(RngTracker::new(options.seed, own));
     let mut model = Model::new(&buffers, options, &rng)?;
-    data.reserve(GradientSum::heap_bytes(model.largest(), replicas) + (4 << 20))?;
-    let of_replicas = GradientSum::new(&data, model.largest())?;
-    let nccl = options
-        .nccl
-        .then(|| nccl::Replicas::new(world, &data, &group));
-    let nccl = nccl.transpose()?;
-    // Losses were divided already.
-    let average = |mean: &mut Tensor<f32>| {
-        if let Some(nccl) = &nccl {
-            nccl.sum(mean)?;
-            return mean.read();
+    let sums: Option<Box<dyn Sums + '_>> = match (options.nccl, replicas) {
+        (true, _) => {
+            let most = options.nccl_sms;
+            Some(Box::new(nccl::Replicas::new(world, &data, &group, most)?))
         }
-        // A tensor is of one group: what the replicas share goes through the host, where the optimizer is.
-        let values = mean.read()?;
-        let mut sum = data.zeros::<f32>([1, values.len()])?;
-        sum.write(&values)?;
-        of_replicas.over_ranks(&mut sum)?;
-        sum.read()
+        (false, 1) => None,
+        (false, _) => Some(Box::new(own::Own::new(&data, model.largest())?)),
     };
     if rank == 0 {
         model.tell();
@@ -201,19 +208,33 @@ fn train(world: &Communicator, options: &Options) -> Result<(), Error> {
         let part = off.iter().map(|off| off * off / count).sum::<f32>();
         loss.write(&[part / replicas as f32; 8])?;
         of_norms.over_ranks(&mut loss)?;
-        let loss = average(&mut loss)?[0];
+        if let Some(sums) = &sums {
+            sums.begin(&loss)?;
+            sums.end()?;
+        }
+        let loss = loss.read()?[0];
         step("Backward pass");
         let dy = group.zeros(shape)?;
         let by = 2.0 / (count * replicas as f32);
         dy.write(&Vec::from_iter(
             off.iter().map(|off| bf16::from_f32(off * by)),
         ))?;
-        model.backward(saved, &dy)?;
+        let enqueued = || group.op_counts().iter().map(|of| of.launches).sum();
+        let averages = Averages::new(sums.as_deref(), &enqueued);
+        model.backward(saved, &dy, &averages)?;
         if let Some(in_fp8) = in_fp8 {
             in_fp8.end()?;
         }
+        let (count, behind) = averages.end(|| group.synchronize())?;
+        if options.verbose {
+            averages.told().iter().for_each(|line| step(line));
+        }
+        if count > 0 {
+            let behind = 1e3 * behind.as_secs_f64();
+            step(&format!("{count} averages over replicas, the last one {behind:.3} ms behind the backward pass"));
+        }
         step("Optimizer step");
-        model.update(options.rate, &of_norms, average)?;
+        model.update(options.rate, &of_norms)?;
         if rank == 0 {
             say(&format!("|-- loss {loss:.6}"));
         }

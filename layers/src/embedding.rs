@@ -71,7 +71,7 @@ impl VocabParallelEmbedding {
         crate::side::eights(columns)?;
         let build = |program: Program| {
             let step = Step::new(program, Layout::Nt, shape(rows, columns, columns));
-            step.build(rank)
+            step.margin(userbuffers.sm_margin()).build(rank)
         };
         let moves = || {
             (world > 1).then(|| {

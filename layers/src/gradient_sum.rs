@@ -43,18 +43,34 @@ impl GradientSum {
     /// # Errors
     /// As [`Communicator::allocate`] and [`OpBuilder::build`](counterflow::OpBuilder::build).
     pub fn new(rank: &Arc<Communicator>, elements: usize) -> Result<GradientSum, Error> {
-        GradientSum::of_widths(rank, elements, &WIDTHS)
+        GradientSum::beside(rank, elements, 0)
+    }
+
+    /// As [`GradientSum::new`]; sums leave so many SMs to others, as [`Initialize::ext_margin_sm`](crate::Initialize::ext_margin_sm) does.
+    ///
+    /// # Errors
+    /// As [`GradientSum::new`]; [`Error::Usage`] for all SMs.
+    pub fn beside(
+        rank: &Arc<Communicator>,
+        elements: usize,
+        sm_margin: u32,
+    ) -> Result<GradientSum, Error> {
+        GradientSum::of_widths(rank, elements, (&WIDTHS, sm_margin))
     }
 
     /// For gradients of so many elements, and no others.
-    pub(crate) fn of_one(rank: &Arc<Communicator>, elements: usize) -> Result<GradientSum, Error> {
-        GradientSum::of_widths(rank, elements, width(elements).as_slice())
+    pub(crate) fn of_one(
+        rank: &Arc<Communicator>,
+        elements: usize,
+        sm_margin: u32,
+    ) -> Result<GradientSum, Error> {
+        GradientSum::of_widths(rank, elements, (width(elements).as_slice(), sm_margin))
     }
 
     fn of_widths(
         rank: &Arc<Communicator>,
         elements: usize,
-        widths: &[usize],
+        (widths, sm_margin): (&[usize], u32),
     ) -> Result<GradientSum, Error> {
         let world = rank.world() as usize;
         let most = elements
@@ -62,7 +78,8 @@ impl GradientSum {
             .max(WIDTHS[0] * world);
         let build = |width: &usize| {
             let shape = shape(most / width, *width, *width);
-            let built = Step::new(sum_gradients(), Layout::Nt, shape).build(rank)?;
+            let built = Step::new(sum_gradients(), Layout::Nt, shape);
+            let built = built.margin(sm_margin).build(rank)?;
             Ok((*width, built))
         };
         let widths = if world > 1 { widths } else { &[] };

@@ -29,6 +29,8 @@ pub(crate) struct Step {
     pub choices: Vec<(&'static str, Setting)>,
     /// FP8 operands.
     pub coded: Option<CodedStep>,
+    /// SMs that are left to others.
+    pub margin: u32,
 }
 
 /// The FP8 operands of a product.
@@ -79,7 +81,14 @@ impl Step {
             shape,
             choices: Vec::new(),
             coded: None,
+            margin: 0,
         }
+    }
+
+    /// Leaves so many SMs to others.
+    pub fn margin(mut self, sms: u32) -> Step {
+        self.margin = sms;
+        self
     }
 
     fn builder<'a>(&'a self, rank: &'a Communicator) -> OpBuilder<'a> {
@@ -91,7 +100,7 @@ impl Step {
         let builder = choices.fold(builder.layout(self.layout), |builder, (name, setting)| {
             builder.set(name, *setting)
         });
-        let builder = builder.shape(self.shape.clone());
+        let builder = builder.shape(self.shape.clone()).sm_margin(self.margin);
         let Some(coded) = self.coded else {
             return builder;
         };

@@ -297,6 +297,23 @@ impl TransformerLayer {
         dx: &mut Tensor<bf16>,
         gradients: TransformerLayerGradients<'_>,
     ) -> Result<(), Error> {
+        self.backward_by_parts(saved, parameters, dy, dx, gradients, || Ok(()))
+    }
+
+    /// As [`TransformerLayer::backward`], and calls `mlp_is_done` once all of the MLP's gradients are enqueued, before anything of
+    /// attention's: what communicates them, behind an event of this rank's stream, may run beside the rest.
+    ///
+    /// # Errors
+    /// As [`TransformerLayer::backward`], and what `mlp_is_done` gives.
+    pub fn backward_by_parts(
+        &self,
+        saved: TransformerLayerSaved,
+        parameters: &TransformerLayerParameters<'_>,
+        dy: &Tensor<bf16>,
+        dx: &mut Tensor<bf16>,
+        gradients: TransformerLayerGradients<'_>,
+        mlp_is_done: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let rows = saved.rows;
         let [first, second] = saved.masks;
         let of_mlp = self.dropped(rows, second.as_ref(), dy)?;
@@ -304,6 +321,7 @@ impl TransformerLayer {
         let (weights, of) = (&parameters.mlp, (&*of_mlp, Some(dy)));
         self.mlp
             .backward_plus(saved.mlp, weights, of, &mut of_middle, gradients.mlp)?;
+        mlp_is_done()?;
         let of_attention = self.dropped(rows, first.as_ref(), &of_middle)?;
         let of = (&*of_attention, Some(&*of_middle));
         let weights = &parameters.attention;

@@ -72,6 +72,10 @@ pub struct Initialize {
     pub ub_cfgs: Vec<Config>,
     /// Told as without effect.
     pub bootstrap_backend: Option<BootstrapBackend>,
+    /// SMs that every kernel of the layers' ops leaves to others: TransformerEngine's `NVTE_EXT_MARGIN_SM`. Where kernels of another
+    /// library that wait for their own peers run beside a pass, as NCCL's do, state as many as they take, and give that library no more:
+    /// else each side may keep the SMs that the other waits for.
+    pub ext_margin_sm: u32,
 }
 
 impl Initialize {
@@ -84,6 +88,7 @@ impl Initialize {
             quantization_modes: vec![QuantizationMode::None],
             ub_cfgs: Vec::new(),
             bootstrap_backend: None,
+            ext_margin_sm: 0,
         }
     }
 
@@ -205,6 +210,7 @@ struct Shared {
     rank: Arc<Communicator>,
     shape: [usize; 2],
     configs: Vec<(QuantizationMode, Config)>,
+    margin: u32,
     fp8: Option<fp8::Shared>,
     gathered: UserBuffer<bf16>,
     summed: UserBuffer<bf16>,
@@ -270,7 +276,7 @@ impl Userbuffers {
             }
         }
         let [gathered, summed] = rows_held(rows.div_ceil(world as usize), arguments.has_fp8());
-        let fp8 = || together(rank, || fp8::Shared::new(rank));
+        let fp8 = || together(rank, || fp8::Shared::new(rank, arguments.ext_margin_sm));
         Ok(Userbuffers(Arc::new(Shared {
             gathered: rank.allocate("gathered", [gathered * world as usize, columns])?,
             scales: arguments
@@ -280,6 +286,7 @@ impl Userbuffers {
             summed: rank.allocate("summed", [summed, columns])?,
             rank: rank.clone(),
             shape: arguments.shape,
+            margin: arguments.ext_margin_sm,
             fp8: arguments.has_fp8().then(fp8).transpose()?,
             configs,
             side: Mutex::default(),
@@ -296,6 +303,11 @@ impl Userbuffers {
     /// The most rows over all ranks, and the most columns.
     pub fn shape(&self) -> [usize; 2] {
         self.0.shape
+    }
+
+    /// SMs that ops leave to others.
+    pub(crate) fn sm_margin(&self) -> u32 {
+        self.0.margin
     }
 
     /// How products of a mode overlap their communication.

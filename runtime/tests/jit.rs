@@ -245,6 +245,33 @@ fn probes_of_memory_and_links_compile_and_spill_nothing() {
     assert_eq!(kernels, wanted);
 }
 
+/// Ranks are threads that build the same ops at the same time.
+#[test]
+fn threads_that_want_the_same_kernel_compile_it_once() {
+    let Some(compiler) = compiler() else {
+        return;
+    };
+    let dir = folder("once");
+    let compiler = compiler.with_cache(Cache::at(&dir));
+    let source = Source::new("fine", FINE);
+    let threads = 4;
+    let ready = std::sync::Barrier::new(threads);
+    let found: Vec<Cached> = std::thread::scope(|scope| {
+        let compile = || {
+            ready.wait();
+            let compiled = compiler.compile(&source, Target::Sm90a);
+            compiled.expect("compiles").cached
+        };
+        let all: Vec<_> = (0..threads).map(|_| scope.spawn(compile)).collect();
+        all.into_iter().map(|one| one.join().expect("no panic")).collect()
+    });
+    let stored = found.iter().filter(|cached| **cached == Cached::Stored);
+    assert_eq!(stored.count(), 1, "{found:?}");
+    let hits = found.iter().filter(|cached| **cached == Cached::Hit);
+    assert_eq!(hits.count(), threads - 1, "{found:?}");
+    let _ = std::fs::remove_dir_all(dir);
+}
+
 /// Every exchange of low latency keeps its pieces in registers.
 #[test]
 fn exchanges_of_low_latency_compile_without_spills() {

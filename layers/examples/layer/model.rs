@@ -1,5 +1,6 @@
 //! The layer that trains: its weights, their gradients, and an optimizer that keeps them in f32.
 
+use crate::average::Averages;
 use crate::{Options, number, usage};
 use counterflow::{Communicator, Error, Tensor, prelude::bf16};
 use counterflow_layers::overlap::ModuleFlags;
@@ -87,10 +88,15 @@ fn gradients(of: &mut Tensor<f32>) -> Gradients<'_> {
 }
 
 /// A layer with its weights: a norm's and two products' for attention, and the same for the MLP.
-pub struct Model {
-    rank: Arc<Communicator>,
+struct Part {
     layer: Layer,
     weights: Vec<Weight>,
+}
+
+/// Layers one behind the other.
+pub struct Model {
+    rank: Arc<Communicator>,
+    parts: Vec<Part>,
 }
 
 impl Model {
@@ -99,6 +105,119 @@ impl Model {
         options: &Options,
         rng: &Arc<RngTracker>,
     ) -> Result<Model, Error> {
+        let parts = (0..options.num_layers).map(|at| Part::new(buffers, options, rng, at));
+        Ok(Model {
+            rank: buffers.rank().clone(),
+            parts: parts.collect::<Result<_, Error>>()?,
+        })
+    }
+
+    /// True if products are FP8: then they run in steps.
+    pub fn is_fp8(&self) -> bool {
+        let linears = self.parts.iter().flat_map(|part| part.layer.linears());
+        let mut linears = linears.flatten();
+        linears.any(|linear| linear.config().fp8.is_some())
+    }
+
+    /// Elements of the largest weight.
+    pub fn largest(&self) -> usize {
+        let all = self.parts.iter().flat_map(|part| &part.weights);
+        all.map(|weight| weight.master.len())
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// Which op does each product, and why. Layers are alike.
+    pub fn tell(&self) {
+        let products = self.parts.first().map(|part| part.layer.products());
+        for product in products.unwrap_or_default() {
+            let fused = if product.overlaps { ", fused" } else { "" };
+            let Product {
+                layer,
+                pass,
+                schedule,
+                variant,
+                why,
+                ..
+            } = product;
+            let layer = layer.unwrap_or_default();
+            let pass = pass.name();
+            println!("  {layer}_{pass}: {schedule}{fused}, chosen by {why} ({variant})");
+        }
+    }
+
+    pub fn forward(
+        &self,
+        sizes: [usize; 2],
+        x: &Tensor<bf16>,
+    ) -> Result<(Tensor<bf16>, Vec<Saved>), Error> {
+        let (mut now, mut all) = (x.clone(), Vec::new());
+        for part in &self.parts {
+            let mut y = self.rank.zeros(x.shape())?;
+            all.push(part.forward(sizes, &now, &mut y)?);
+            now = y;
+        }
+        Ok((now, all))
+    }
+
+    /// The averages of a layer's gradients begin once they are enqueued.
+    pub fn backward(
+        &mut self,
+        saved: Vec<Saved>,
+        dy: &Tensor<bf16>,
+        averages: &Averages<'_>,
+    ) -> Result<(), Error> {
+        let mut now = dy.clone();
+        let all = self.parts.iter_mut().zip(saved).enumerate().rev();
+        for (at, (part, saved)) in all {
+            let mut dx = self.rank.zeros(dy.shape())?;
+            part.backward(at + 1, saved, (&now, &mut dx), averages)?;
+            now = dx;
+        }
+        Ok(())
+    }
+
+    /// A step along the mean gradient.
+    pub fn update(&mut self, rate: f32, of_norms: &GradientSum) -> Result<(), Error> {
+        for weight in self.parts.iter_mut().flat_map(|part| &mut part.weights) {
+            if weight.is_norm {
+                of_norms.over_ranks(&mut weight.gradient)?;
+            }
+            let change = weight.gradient.read()?;
+            let all = weight.master.iter_mut().zip(change);
+            all.for_each(|(own, by)| *own -= rate * by);
+            let used = weight.master.iter().map(|own| bf16::from_f32(*own));
+            weight.used.write(&Vec::from_iter(used))?;
+        }
+        Ok(())
+    }
+}
+
+impl Layer {
+    fn linears(&self) -> Vec<[&Linear; 2]> {
+        match self {
+            Layer::Transformer(layer) => vec![layer.attention().linears(), layer.mlp().linears()],
+            Layer::Attention(layer) => vec![layer.linears()],
+            Layer::Mlp(layer) => vec![layer.linears()],
+        }
+    }
+
+    fn products(&self) -> Vec<Product> {
+        match self {
+            Layer::Transformer(layer) => layer.products(),
+            Layer::Attention(layer) => layer.products(),
+            Layer::Mlp(layer) => layer.products(),
+        }
+    }
+}
+
+impl Part {
+    fn new(
+        buffers: &Userbuffers,
+        options: &Options,
+        rng: &Arc<RngTracker>,
+        at: usize,
+    ) -> Result<Part, Error> {
         let (rank, hidden) = (buffers.rank(), options.hidden);
         let norm = Norm::new(Normalization::RmsNorm);
         let fp8 = options.fp8.map(crate::Fp8::recipe);
@@ -145,73 +264,25 @@ impl Model {
             }
             LayerType::LayerNormMlp => Layer::Mlp(Box::new(LayerNormMlp::new(buffers, &mlp)?)),
         };
-        let products: Vec<[&Linear; 2]> = match &layer {
-            Layer::Transformer(layer) => vec![layer.attention().linears(), layer.mlp().linears()],
-            Layer::Attention(layer) => vec![layer.linears()],
-            Layer::Mlp(layer) => vec![layer.linears()],
-        };
         let mut weights = Vec::new();
-        for linears in products {
+        for linears in layer.linears() {
             weights.push(Weight::of(rank, [1, hidden], vec![1.0; hidden], true)?);
             for linear in linears {
                 let seed = options.seed + 97 * (weights.len() as u64 + 1) + u64::from(rank.rank());
+                let seed = seed + 7919 * at as u64;
                 weights.push(Weight::random(rank, linear.weight_shape(), seed)?);
             }
         }
-        Ok(Model {
-            rank: rank.clone(),
-            layer,
-            weights,
-        })
+        Ok(Part { layer, weights })
     }
 
-    /// True if products are FP8: then they run in steps.
-    pub fn is_fp8(&self) -> bool {
-        let linears = match &self.layer {
-            Layer::Transformer(layer) => layer.mlp().linears(),
-            Layer::Attention(layer) => layer.linears(),
-            Layer::Mlp(layer) => layer.linears(),
-        };
-        linears.iter().any(|linear| linear.config().fp8.is_some())
-    }
-
-    /// Elements of the largest weight.
-    pub fn largest(&self) -> usize {
-        let each = self.weights.iter().map(|weight| weight.master.len());
-        each.max().unwrap_or_default()
-    }
-
-    /// Which op does each product, and why.
-    pub fn tell(&self) {
-        let products: Vec<Product> = match &self.layer {
-            Layer::Transformer(layer) => layer.products(),
-            Layer::Attention(layer) => layer.products(),
-            Layer::Mlp(layer) => layer.products(),
-        };
-        for product in products {
-            let fused = if product.overlaps { ", fused" } else { "" };
-            let Product {
-                layer,
-                pass,
-                schedule,
-                variant,
-                why,
-                ..
-            } = product;
-            let layer = layer.unwrap_or_default();
-            let pass = pass.name();
-            println!("  {layer}_{pass}: {schedule}{fused}, chosen by {why} ({variant})");
-        }
-    }
-
-    pub fn forward(
+    fn forward(
         &self,
         [rows, batch]: [usize; 2],
         x: &Tensor<bf16>,
-    ) -> Result<(Tensor<bf16>, Saved), Error> {
-        let mut y = self.rank.zeros(x.shape())?;
-        let to = &mut y;
-        let saved = match &self.layer {
+        to: &mut Tensor<bf16>,
+    ) -> Result<Saved, Error> {
+        Ok(match &self.layer {
             Layer::Transformer(layer) => {
                 let (attention, mlp) = (attention(&self.weights), mlp(&self.weights[3..]));
                 let parameters = TransformerLayerParameters { attention, mlp };
@@ -222,58 +293,52 @@ impl Model {
                 Saved::Attention(layer.forward([rows, batch], x, &attention(&self.weights), to)?)
             }
             Layer::Mlp(layer) => Saved::Mlp(layer.forward(rows, x, &mlp(&self.weights), to)?),
-        };
-        Ok((y, saved))
+        })
     }
 
-    pub fn backward(&mut self, saved: Saved, dy: &Tensor<bf16>) -> Result<(), Error> {
+    fn backward(
+        &mut self,
+        number: usize,
+        saved: Saved,
+        (dy, to): (&Tensor<bf16>, &mut Tensor<bf16>),
+        averages: &Averages<'_>,
+    ) -> Result<(), Error> {
         let mut of: Vec<Tensor<f32>> = Vec::new();
         for weight in &self.weights {
             weight.gradient.fill(0)?;
             of.push(weight.gradient.clone()); // another handle of the same memory
         }
-        let mut dx = self.rank.zeros(dy.shape())?;
-        let to = &mut dx;
+        let name = |part: &str| format!("the {part} of layer {number}");
+        let weights = &self.weights;
+        let done = |part: &str, some: &[Weight]| {
+            averages.begin(&name(part), some.iter().map(|weight| &weight.gradient))
+        };
         match (&self.layer, saved, &mut of[..]) {
             (Layer::Transformer(layer), Saved::Transformer(saved), [a, b, c, d, e, f]) => {
-                let (attention, mlp) = (attention(&self.weights), mlp(&self.weights[3..]));
-                let parameters = TransformerLayerParameters { attention, mlp };
-                let (attention, mlp) = (of_attention([a, b, c]), of_mlp([d, e, f]));
-                let gradients = TransformerLayerGradients { attention, mlp };
-                layer.backward(*saved, &parameters, dy, to, gradients)
+                let (of_attention, of_mlp) = (of_attention([a, b, c]), of_mlp([d, e, f]));
+                let parameters = TransformerLayerParameters {
+                    attention: attention(weights),
+                    mlp: mlp(&weights[3..]),
+                };
+                let gradients = TransformerLayerGradients {
+                    attention: of_attention,
+                    mlp: of_mlp,
+                };
+                let mlp_is_done = || done("MLP", &weights[3..]);
+                layer.backward_by_parts(*saved, &parameters, dy, to, gradients, mlp_is_done)?;
+                done("attention", &weights[..3])
             }
-            (Layer::Attention(layer), Saved::Attention(saved), [a, b, c]) => layer.backward(
-                saved,
-                &attention(&self.weights),
-                dy,
-                to,
-                of_attention([a, b, c]),
-            ),
+            (Layer::Attention(layer), Saved::Attention(saved), [a, b, c]) => {
+                let gradients = of_attention([a, b, c]);
+                layer.backward(saved, &attention(weights), dy, to, gradients)?;
+                done("attention", weights)
+            }
             (Layer::Mlp(layer), Saved::Mlp(saved), [a, b, c]) => {
-                layer.backward(saved, &mlp(&self.weights), dy, to, of_mlp([a, b, c]))
+                layer.backward(saved, &mlp(weights), dy, to, of_mlp([a, b, c]))?;
+                done("MLP", weights)
             }
             _ => Err(usage("what another layer has saved".into(), "give its own")),
         }
-    }
-
-    /// A step along the mean gradient.
-    pub fn update(
-        &mut self,
-        rate: f32,
-        of_norms: &GradientSum,
-        average: impl Fn(&mut Tensor<f32>) -> Result<Vec<f32>, Error>,
-    ) -> Result<(), Error> {
-        for weight in &mut self.weights {
-            if weight.is_norm {
-                of_norms.over_ranks(&mut weight.gradient)?;
-            }
-            let change = average(&mut weight.gradient)?;
-            let all = weight.master.iter_mut().zip(change);
-            all.for_each(|(own, by)| *own -= rate * by);
-            let used = weight.master.iter().map(|own| bf16::from_f32(*own));
-            weight.used.write(&Vec::from_iter(used))?;
-        }
-        Ok(())
     }
 }
 

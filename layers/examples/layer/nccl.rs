@@ -1,8 +1,9 @@
 //! Sums of gradients over replicas by NCCL. It is bound at run time, and never with multicast.
 #![allow(unsafe_code)]
 
+use crate::average::Sums;
 use crate::wait::until;
-use counterflow::driver::Event;
+use counterflow::driver::{Event, Stream};
 use counterflow::{Communicator, Error, Tensor, jit, multicast};
 use libloading::os::unix::{Library, RTLD_NOW};
 use std::cell::Cell;
@@ -22,22 +23,43 @@ const IN_PROGRESS: Status = 7;
 #[derive(Clone, Copy)]
 struct Id([u8; 128]);
 
-/// NCCL's `ncclConfig_t` of the first version that has one. What newer ones have beside it takes its default.
+/// NCCL's `ncclConfig_t` of the first version that limits CTAs. What newer ones have beside it takes its default.
 #[repr(C)]
 struct Settings {
     size: usize,
     magic: u32,
     version: u32,
     blocking: c_int,
+    cluster: c_int,
+    least_ctas: c_int,
+    most_ctas: c_int,
+    network: *const c_char,
+    split_share: c_int,
 }
 
-/// No call waits for a replica on the host: such a wait could not be ended.
-static WITHOUT_WAITING: Settings = Settings {
-    size: size_of::<Settings>(),
-    magic: 0xcafe_beef,
-    version: 21_400,
-    blocking: 0,
-};
+/// 2.17.
+const LIMITS_CTAS: c_int = 21_700;
+/// `NCCL_CONFIG_UNDEF_INT`: what is not said takes its default.
+const DEFAULT: c_int = c_int::MIN;
+/// Variables that NCCL takes before its settings.
+const CTAS: [&str; 2] = ["NCCL_MIN_CTAS", "NCCL_MAX_CTAS"];
+
+impl Settings {
+    /// No call waits for a replica on the host: such a wait could not be ended. CTAs come one by one, to whatever SMs are free.
+    fn of(most_ctas: u32) -> Settings {
+        Settings {
+            size: size_of::<Settings>(),
+            magic: 0xcafe_beef,
+            version: LIMITS_CTAS as u32,
+            blocking: 0,
+            cluster: 0,
+            least_ctas: 1,
+            most_ctas: most_ctas as c_int,
+            network: ptr::null(),
+            split_share: DEFAULT,
+        }
+    }
+}
 
 type Status = c_int;
 type AllReduce = unsafe extern "C" fn(
@@ -52,6 +74,7 @@ type AllReduce = unsafe extern "C" fn(
 
 #[derive(Clone, Copy)]
 struct Functions {
+    version: unsafe extern "C" fn(*mut c_int) -> Status,
     id: unsafe extern "C" fn(*mut Id) -> Status,
     init: unsafe extern "C" fn(*mut *mut c_void, c_int, Id, c_int, *const Settings) -> Status,
     all_reduce: AllReduce,
@@ -68,6 +91,8 @@ pub struct Replicas<'w> {
     /// All ranks: whichever is gone, no sum is whole.
     world: &'w Communicator,
     group: Arc<Communicator>,
+    /// Where sums run, beside what the rank goes on to do in its own stream.
+    beside: Stream,
 }
 
 fn bind<T: Copy>(library: &Library, name: &CStr) -> Result<T, Error> {
@@ -81,21 +106,25 @@ fn bind<T: Copy>(library: &Library, name: &CStr) -> Result<T, Error> {
 fn missing(why: &str) -> Error {
     Error::Toolkit {
         what: format!("no NCCL to average with: {why}"),
-        help: "install NCCL 2.14 or later, or `pip install nvidia-nccl-cu13`; or leave out --nccl"
+        help: "install NCCL 2.17 or later, or `pip install nvidia-nccl-cu13`; or leave out --nccl"
             .into(),
     }
 }
 
 impl<'w> Replicas<'w> {
-    /// Over the ranks of `data`, for tensors of `group`. Collective: every rank of both makes its own.
+    /// Over the ranks of `data`, for tensors of `group`, with so many CTAs at most. Collective: every rank of both makes its own.
+    ///
+    /// Kernels of `group` that wait for peers must leave as many SMs to these, or each side may keep the SMs that the other waits for: a
+    /// sum waits for a replica, whose kernel waits for a rank of its group, which waits for the SMs of a sum.
     ///
     /// # Errors
-    /// [`Error::Usage`] unless every variable that keeps libraries off multicast is set, and on emulated ranks; [`Error::Toolkit`] without
-    /// NCCL; what it refuses; as [`Replicas::sum`].
+    /// [`Error::Usage`] unless every variable that keeps libraries off multicast is set, on emulated ranks, without CTAs, and with a
+    /// variable that gives NCCL more; [`Error::Toolkit`] without NCCL; what it refuses; as [`Sums::end`].
     pub fn new(
         world: &'w Communicator,
         data: &Communicator,
         group: &Arc<Communicator>,
+        most_ctas: u32,
     ) -> Result<Replicas<'w>, Error> {
         // NCCL may bring others with it: all are forbidden multicast, before anything is loaded.
         multicast::must_be_off("NCCL with all that it loads")?;
@@ -103,6 +132,18 @@ impl<'w> Replicas<'w> {
             return Err(Error::Usage {
                 what: "--nccl on emulated ranks".into(),
                 legal: "leave it out: without it the library's own sums average".into(),
+            });
+        }
+        if !(1..=32).contains(&most_ctas) {
+            return Err(Error::Usage {
+                what: format!("{most_ctas} SMs for NCCL"),
+                legal: "give --nccl-sms from 1 to 32".into(),
+            });
+        }
+        if let Some(set) = CTAS.iter().find(|name| std::env::var_os(name).is_some()) {
+            return Err(Error::Usage {
+                what: format!("{set}, which NCCL takes before --nccl-sms"),
+                legal: format!("unset {set}: both sides must leave each other SMs"),
             });
         }
         if !jit::preload(FILE)? {
@@ -113,6 +154,7 @@ impl<'w> Replicas<'w> {
         // Never unloaded: its functions are kept as plain pointers.
         let library = ManuallyDrop::new(library.map_err(|error| missing(&error.to_string()))?);
         let functions = Functions {
+            version: bind(&library, c"ncclGetVersion")?,
             id: bind(&library, c"ncclGetUniqueId")?,
             init: bind(&library, c"ncclCommInitRankConfig")?,
             all_reduce: bind(&library, c"ncclAllReduce")?,
@@ -120,6 +162,13 @@ impl<'w> Replicas<'w> {
             abort: bind(&library, c"ncclCommAbort")?,
             text: bind(&library, c"ncclGetErrorString")?,
         };
+        let mut version = 0;
+        // SAFETY: the place is ours.
+        functions.fine("ask", unsafe { (functions.version)(&raw mut version) })?;
+        if version < LIMITS_CTAS {
+            return Err(missing(&format!("{version} cannot limit its CTAs")));
+        }
+        let beside = group.gpu().stream()?;
         group.gpu().cuda()?.bind()?;
         let shared = data.allocate::<u8>("NCCL's id", [128])?;
         if data.rank() == 0 {
@@ -134,14 +183,16 @@ impl<'w> Replicas<'w> {
         id.0.copy_from_slice(&shared.read_on(0)?);
         let (count, rank) = (data.world() as c_int, data.rank() as c_int);
         let mut comm = ptr::null_mut();
-        // SAFETY: the places are ours, and every rank of `data` calls this with the id of its first one.
+        let settings = Settings::of(most_ctas);
+        // SAFETY: the places are ours, NCCL copies the settings, and every rank of `data` calls this with the id of its first one.
         let status =
-            unsafe { (functions.init)(&raw mut comm, count, id, rank, &raw const WITHOUT_WAITING) };
+            unsafe { (functions.init)(&raw mut comm, count, id, rank, &raw const settings) };
         let replicas = Replicas {
             functions,
             comm: Cell::new(comm),
             world,
             group: group.clone(),
+            beside,
         };
         replicas.or_abort(|| {
             functions.fine("start", status)?;
@@ -150,46 +201,14 @@ impl<'w> Replicas<'w> {
         Ok(replicas)
     }
 
-    /// The sum over the replicas, in place, behind the rank's own launches: so on every GPU it comes after the same kernels, and none
-    /// of those that wait for peers runs beside it. Waits for it.
-    ///
-    /// # Errors
-    /// What NCCL refuses; how the communicator of all ranks ended; [`Error::Aborted`] after the time limit. The sum is ended then, and
-    /// all later ones are refused.
-    pub fn sum(&self, gradient: &mut Tensor<f32>) -> Result<(), Error> {
-        if self.comm.get().is_null() {
-            return Err(Error::Aborted {
+    fn is_alive(&self) -> Result<(), Error> {
+        match self.comm.get().is_null() {
+            false => Ok(()),
+            true => Err(Error::Aborted {
                 what: "NCCL's communicator was ended by an earlier error".into(),
                 help: "start the replicas again".into(),
-            });
+            }),
         }
-        // The launches before have a time limit of their own.
-        self.group.synchronize()?;
-        self.group.gpu().cuda()?.bind()?;
-        self.or_abort(|| {
-            let (at, stream) = (gradient.address().get(), self.group.stream());
-            // SAFETY: the tensor has so many numbers, and lives until the sum is done or was aborted. Nobody else uses the communicator,
-            // which is none that was aborted.
-            let status = unsafe {
-                (self.functions.all_reduce)(
-                    at as *const c_void,
-                    at as *mut c_void,
-                    gradient.len(),
-                    F32,
-                    SUM,
-                    self.comm.get(),
-                    stream.cuda()?.cu_stream().cast(),
-                )
-            };
-            self.functions.fine("sum", status)?;
-            // The kernel is in the stream once nothing goes on in the background.
-            self.until("a sum by NCCL", || self.is_idle("sum"))?;
-            let summed = Event::record(stream)?;
-            self.until("a sum by NCCL", || {
-                self.is_idle("sum")?;
-                summed.is_done()
-            })
-        })
     }
 
     /// Does it, and where that fails, aborts the communicator, which ends its kernels, and tells all ranks.
@@ -226,6 +245,53 @@ impl<'w> Replicas<'w> {
             // SAFETY: nobody has it any more.
             unsafe { (self.functions.abort)(comm) };
         }
+    }
+}
+
+impl Sums for Replicas<'_> {
+    /// In place, behind what is in the rank's own stream by now, in a stream beside it.
+    ///
+    /// # Errors
+    /// What NCCL refuses; how the communicator of all ranks ended; [`Error::Aborted`] after the time limit, and after an earlier error.
+    fn begin(&self, gradient: &Tensor<f32>) -> Result<(), Error> {
+        self.is_alive()?;
+        self.beside.wait(&Event::record(self.group.stream())?)?;
+        self.group.gpu().cuda()?.bind()?;
+        self.or_abort(|| {
+            let at = gradient.address().get();
+            // SAFETY: the tensor has so many numbers, and the caller keeps it until the sum is done or was aborted. Nobody else uses the
+            // communicator, which is none that was aborted.
+            let status = unsafe {
+                (self.functions.all_reduce)(
+                    at as *const c_void,
+                    at as *mut c_void,
+                    gradient.len(),
+                    F32,
+                    SUM,
+                    self.comm.get(),
+                    self.beside.cuda()?.cu_stream().cast(),
+                )
+            };
+            self.functions.fine("sum", status)?;
+            // The kernel is in the stream once nothing goes on in the background.
+            self.until("a sum by NCCL", || self.is_idle("sum"))
+        })
+    }
+
+    /// On the host, and before what comes later in the rank's own stream.
+    ///
+    /// # Errors
+    /// As [`Sums::begin`]. Sums that have not ended by the time limit are ended, and all later ones are refused.
+    fn end(&self) -> Result<(), Error> {
+        self.is_alive()?;
+        self.or_abort(|| {
+            let summed = Event::record(&self.beside)?;
+            self.until("sums by NCCL", || {
+                self.is_idle("sum")?;
+                summed.is_done()
+            })?;
+            self.group.stream().wait(&summed)
+        })
     }
 }
 

@@ -1,16 +1,19 @@
 //! What overlap saves: steps with it and without it, side by side.
 
 use crate::Options;
+use crate::average::Averages;
 use crate::model::Model;
 use counterflow::{Error, Tensor, prelude::bf16};
 use counterflow_layers::{Autocast, RngTracker, Userbuffers};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Times of a step: forward and backward, without the optimizer.
-#[derive(Clone, Copy, Debug)]
+/// Times of a step: forward and backward, without the optimizer or averages over replicas.
+#[derive(Clone, Debug)]
 pub struct Times {
-    /// With communication beside products.
+    /// With communication beside products, and with the same communication before and after them: by rounds, in turns.
+    rounds: Vec<[Duration; 2]>,
+    /// With communication beside products, the median round.
     overlapped: Duration,
     /// With the same communication before and after them.
     sequential: Duration,
@@ -48,6 +51,13 @@ impl Times {
                 100.0 * self.efficiency()
             ),
         ];
+        let rounds = self.rounds.iter();
+        let saved = rounds.map(|[on, off]| milliseconds(*off) - milliseconds(*on));
+        let saved = Vec::from_iter(saved.map(|saved| format!("{saved:.3}")));
+        lines.push(format!(
+            "Saved in each round after warm-up: {} ms",
+            saved.join(", ")
+        ));
         if is_emulated {
             lines.push("Times are the emulator's: a GPU's are others".into());
         }
@@ -60,6 +70,7 @@ fn milliseconds(of: Duration) -> f64 {
 }
 
 const STEPS: u32 = 3;
+const ROUNDS: usize = 3;
 
 /// A step.
 fn once(
@@ -70,11 +81,11 @@ fn once(
 ) -> Result<(), Error> {
     let in_fp8 = model.is_fp8().then(|| buffers.autocast(None)).transpose()?;
     let (y, saved) = model.forward(sizes, x)?;
-    model.backward(saved, &y)?;
+    model.backward(saved, &y, &Averages::new(None, &|| 0))?;
     in_fp8.map_or(Ok(()), Autocast::end)
 }
 
-/// A step's time, in the mean of some, after one that warms up.
+/// A step's time, in the mean of some.
 fn step(
     buffers: &Userbuffers,
     model: &mut Model,
@@ -82,18 +93,21 @@ fn step(
     x: &Tensor<bf16>,
 ) -> Result<Duration, Error> {
     let rank = buffers.rank();
-    let mut run = |steps| {
-        rank.synchronize()?;
-        rank.barrier()?;
-        let start = Instant::now();
-        for _ in 0..steps {
-            once(buffers, model, sizes, x)?;
-        }
-        rank.synchronize()?;
-        Ok::<_, Error>(start.elapsed() / steps)
-    };
-    run(1)?;
-    run(STEPS)
+    rank.synchronize()?;
+    rank.barrier()?;
+    let start = Instant::now();
+    for _ in 0..STEPS {
+        once(buffers, model, sizes, x)?;
+    }
+    rank.synchronize()?;
+    Ok(start.elapsed() / STEPS)
+}
+
+/// The middle of an odd number of rounds.
+fn median(of: impl Iterator<Item = Duration>) -> Duration {
+    let mut all = Vec::from_iter(of);
+    all.sort();
+    all[all.len() / 2]
 }
 
 /// Time on the GPU of what moves data and multiplies nothing, in a step of such a model.
@@ -137,9 +151,19 @@ pub fn times(
         ..options.clone()
     };
     let mut without = Model::new(buffers, &without, rng)?;
+    let mut round = || {
+        Ok::<_, Error>([
+            step(buffers, model, sizes, x)?,
+            step(buffers, &mut without, sizes, x)?,
+        ])
+    };
+    round()?; // warms up
+    let rounds = (0..ROUNDS).map(|_| round());
+    let rounds: Vec<_> = rounds.collect::<Result<_, Error>>()?;
     Ok(Times {
-        overlapped: step(buffers, model, sizes, x)?,
-        sequential: step(buffers, &mut without, sizes, x)?,
+        overlapped: median(rounds.iter().map(|of| of[0])),
+        sequential: median(rounds.iter().map(|of| of[1])),
         communication: communication(buffers, &mut without, sizes, x)?,
+        rounds,
     })
 }

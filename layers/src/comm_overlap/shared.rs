@@ -162,6 +162,7 @@ impl Shared {
                 shape: sizes,
                 choices,
                 coded,
+                margin: 0,
             };
             step.build(self.rank())
         })

@@ -26,8 +26,12 @@ impl Amaxes {
         u64::from(world) * (AT_ONCE * size_of::<f32>()) as u64
     }
 
-    /// Collective.
-    pub fn new(rank: &Arc<Communicator>, kernels: &CodeKernels) -> Result<Amaxes, Error> {
+    /// Collective. The exchange leaves so many SMs to others.
+    pub fn new(
+        rank: &Arc<Communicator>,
+        kernels: &CodeKernels,
+        margin: u32,
+    ) -> Result<Amaxes, Error> {
         let world = rank.world() as usize;
         let gather = || {
             let step = Step::new(
@@ -35,7 +39,7 @@ impl Amaxes {
                 Layout::Nt,
                 shape(world, AT_ONCE, AT_ONCE),
             );
-            step.build_of(rank, Some(Dtype::F32))
+            step.margin(margin).build_of(rank, Some(Dtype::F32))
         };
         Ok(Amaxes {
             all: Mutex::new(rank.allocate("amaxes", [world, AT_ONCE])?),

@@ -35,11 +35,11 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Collective.
-    pub fn new(rank: &Arc<Communicator>) -> Result<Shared, Error> {
+    /// Collective. What ranks exchange leaves so many SMs to others.
+    pub fn new(rank: &Arc<Communicator>, margin: u32) -> Result<Shared, Error> {
         let kernels = CodeKernels::load(rank)?;
         Ok(Shared {
-            amaxes: Amaxes::new(rank, &kernels)?,
+            amaxes: Amaxes::new(rank, &kernels, margin)?,
             rank: rank.clone(),
             kernels,
             quantisers: Mutex::default(),

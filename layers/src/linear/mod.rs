@@ -181,7 +181,8 @@ impl Linear {
             let sums = rank.zeros([plan::ONES, out])?;
             let apart =
                 config.fp8.is_some() && config.parallel == Parallel::Row && rank.world() > 1;
-            let over_ranks = apart.then(|| GradientSum::of_one(userbuffers.rank(), out));
+            let margin = userbuffers.sm_margin();
+            let over_ranks = apart.then(|| GradientSum::of_one(userbuffers.rank(), out, margin));
             Ok::<_, Error>(BiasGradient {
                 built,
                 ones,

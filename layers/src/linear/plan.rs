@@ -58,16 +58,17 @@ impl Plan {
             rows: userbuffers.shape()[0],
             world: world as usize,
         };
+        let margin = |step: Step| step.margin(userbuffers.sm_margin());
         Ok(Plan {
             overlap,
             sides,
-            fprop: of.fprop(),
-            dgrad: of.dgrad(),
-            wgrad: (!config.frozen).then(|| of.wgrad()),
-            gather: of.gather(),
-            gather_scales: of.gather_scales(),
-            sum: of.sum(),
-            bias: config.bias.then(|| of.bias()),
+            fprop: margin(of.fprop()),
+            dgrad: margin(of.dgrad()),
+            wgrad: (!config.frozen).then(|| margin(of.wgrad())),
+            gather: of.gather().map(margin),
+            gather_scales: of.gather_scales().map(margin),
+            sum: of.sum().map(margin),
+            bias: config.bias.then(|| margin(of.bias())),
             partial: of.partial(),
         })
     }
@@ -249,6 +250,7 @@ impl Of<'_> {
             shape: shape(self.rows, out, depth),
             choices,
             coded: self.by_weight(Role::Input, false),
+            margin: 0,
         }
     }
 
@@ -283,6 +285,7 @@ impl Of<'_> {
             },
             choices,
             coded: self.by_weight(Role::Gradient, true),
+            margin: 0,
         }
     }
 
@@ -318,6 +321,7 @@ impl Of<'_> {
                 false => product,
             },
             choices,
+            margin: 0,
         }
     }
 

@@ -76,7 +76,7 @@ impl ElementKernels {
         let call = call
             .read::<bf16>("x", inputs, x)
             .written::<bf16>("y", outputs, y);
-        let call = call.wide(outputs / 8);
+        let call = call.number(outputs / 8);
         let call = match activation {
             Activation::Gelu => call,
             Activation::SwiGlu => call.number(columns / 8),
@@ -111,7 +111,7 @@ impl ElementKernels {
         let call = call
             .read::<bf16>("x", inputs, x)
             .read::<bf16>("dy", outputs, dy);
-        let call = call.written::<bf16>("dx", inputs, dx).wide(outputs / 8);
+        let call = call.written::<bf16>("dx", inputs, dx).number(outputs / 8);
         let call = match activation {
             Activation::Gelu => call,
             Activation::SwiGlu => call.number(columns / 8),
@@ -147,7 +147,7 @@ impl ElementKernels {
         let call = call
             .read::<bf16>("x", len, x)
             .read::<bf16>("residual", len, residual);
-        let call = call.written::<bf16>("y", len, y).wide(len / 8);
+        let call = call.written::<bf16>("y", len, y).number(len / 8);
         let call = match mask {
             Some(mask) => call.bytes(&bytes(mask)?),
             None => call,
@@ -176,7 +176,7 @@ impl ElementKernels {
         let len = dy.len();
         eights(len.max(8))?;
         let call = self.0.call("dropout").read::<bf16>("dy", len, dy);
-        let call = call.written::<bf16>("dx", len, dx).wide(len / 8);
+        let call = call.written::<bf16>("dx", len, dx).number(len / 8);
         let call = call.bytes(&bytes(mask)?);
         let twin = |running: &Running<'_>| {
             let dy: Vec<bf16> = running.read(0, len)?;

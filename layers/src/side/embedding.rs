@@ -63,7 +63,7 @@ impl EmbeddingKernels {
         let call = call.read::<u32>("ids", rows, ids);
         let call = call.read::<bf16>("weights", own.len() * columns, weights);
         let call = call.written::<bf16>("y", rows * columns, y);
-        let call = call.wide(rows * columns / 8).number(columns / 8);
+        let call = call.number(rows * columns / 8).number(columns / 8);
         let call = call.number(own.start).number(own.len());
         let call = call.number(vocabulary);
         let twin = |running: &Running<'_>| {

@@ -150,10 +150,6 @@ impl<'a> Call<'a> {
         self.bytes(&number.to_le_bytes())
     }
 
-    pub fn wide(self, number: usize) -> Self {
-        self.bytes(&(number as u64).to_le_bytes())
-    }
-
     /// Anything, as it lies in memory.
     pub fn bytes(mut self, bytes: &[u8]) -> Self {
         self.items.push(Item::Bytes(bytes.to_vec()));
@@ -177,7 +173,9 @@ impl<'a> Call<'a> {
             items,
         } = self;
         let ctas = threads.div_ceil(THREADS);
-        let ctas = u32::try_from(ctas).ok().filter(|ctas| *ctas < 1 << 31);
+        // Kernels count threads in 32 bits.
+        let counted = u32::try_from(threads.next_multiple_of(THREADS));
+        let ctas = counted.ok().map(|_| ctas as u32);
         let ctas = ctas.ok_or_else(|| Error::Usage {
             what: format!("{kernel} of {threads} threads"),
             legal: "launch it for parts of the rows".into(),

@@ -200,14 +200,15 @@ impl NormKernels {
             running.write(3, &all)
         };
         let across = (columns / 8).div_ceil(THREADS);
+        let has_beta = of_beta.is_some();
         let call = call.number(rows).number(columns);
+        let call = call.number(usize::from(has_beta));
         // SAFETY: a thread for each eight of columns of each slab, whose sums fit into its part.
         unsafe { call.launch(count * across * THREADS, twin)? };
 
         let call = self.kernels.call("norm_add");
         let call = call.read::<f32>("slabs", 2 * count * columns, &*slabs);
         let call = call.written::<f32>("the gradient of γ", columns, of_gamma);
-        let has_beta = of_beta.is_some();
         let call = match of_beta {
             Some(of_beta) => call.written::<f32>("the gradient of β", columns, of_beta),
             None => call.absent(),

@@ -101,7 +101,7 @@ impl RopeKernels {
         let call = call.read::<f32>("cosines", table, &self.cosines);
         let call = call.read::<f32>("sines", table, &self.sines);
         let call = call
-            .wide(items)
+            .number(items)
             .number(heads)
             .number(half / 8)
             .number(columns / 8);

@@ -1,12 +1,12 @@
 //! A rank's launches that a program captures, whose replays no host sees.
 
 use super::Communicator;
-use crate::compares::{Compares, NUMBER};
+use crate::compares::{Compares, NUMBER, compile_agree};
 use crate::cuda::Boards;
 use crate::driver::{Current, Lane, Stream, Turn, is_past};
 use crate::error::Error;
 use crate::group::{End, Entry, Replayed};
-use crate::jit::Compiler;
+use crate::jit::{self, Compiler};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +21,9 @@ impl Communicator {
                 far: self.ends().far(self.rank),
             };
             self.own().loads();
+            if self.fills()? {
+                compile_agree(&jit::filling()?)?;
+            }
             let made = Compares::new(self.gpu(), compiler, places, watch)?;
             self.compares.get_or_init(|| made);
         }

@@ -3,7 +3,7 @@
 use super::Communicator;
 use crate::cuda::Module;
 use crate::error::Error;
-use crate::jit::Compiled;
+use crate::jit::{self, Compiled};
 use crate::metrics::OpCounts;
 use std::sync::Arc;
 
@@ -30,8 +30,8 @@ impl Communicator {
         self.metrics().counts()
     }
 
-    /// Loads machine code that `compile` gives onto this rank's GPU, and counts it. An emulated rank has no machine code: it compiles
-    /// nothing, and counts a load all the same.
+    /// Loads machine code that `compile` gives onto this rank's GPU, and counts it. An emulated rank has no machine code: it counts a load
+    /// all the same, and compiles only where `COUNTERFLOW_FILL` asks for it, so that the cache has the code.
     ///
     /// The driver may load code only when all kernels on the GPU have ended, and until then holds a lock that other threads need to
     /// launch. So load before a step, with all ranks, and [meet](Communicator::barrier) before it and behind it.
@@ -57,9 +57,21 @@ impl Communicator {
     ) -> Result<Option<Arc<Module>>, Error> {
         self.own().loads();
         match self.gpu().is_emulated() {
+            true if self.fills()? => {
+                jit::filling()?;
+                compile().map(|_| None)
+            }
             true => Ok(None),
             false => Module::load(self.gpu().cuda()?, &compile()?).map(Some),
         }
+    }
+
+    /// True if this rank is emulated, and compiles all the same what it would load on a GPU.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for a variable that is no number.
+    pub(crate) fn fills(&self) -> Result<bool, Error> {
+        Ok(self.gpu().is_emulated() && self.world() <= jit::ranks_that_fill()?)
     }
 
     /// Number of modules of machine code so far that were loaded for this rank: of ops, quantisers and exchanges, and by

@@ -105,6 +105,10 @@ impl Communicator {
     /// Ranks on emulated GPUs in this process, one each, for machines without GPUs and for tests. Every call is as on
     /// GPUs; launches run their checked plan tile by tile, and nothing is compiled.
     ///
+    /// `COUNTERFLOW_FILL=n` has ranks of communicators of up to n ranks compile all the same what they would load on GPUs, side by side
+    /// where threads are. So a program's, or a test's, run without GPUs fills the cache for its run on GPUs, and
+    /// [seals](crate::jit::Compiler::seal) it.
+    ///
     /// ```
     /// use counterflow::Communicator;
     ///

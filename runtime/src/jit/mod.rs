@@ -14,8 +14,10 @@
 mod cache;
 mod excerpt;
 mod facts;
+mod fill;
 mod libraries;
 mod nvrtc;
+mod once;
 mod options;
 mod room;
 pub mod sass;
@@ -26,6 +28,7 @@ pub use crate::error::{CompileError, Excerpt};
 pub use cache::{Cache, Cached};
 pub use facts::Facts;
 pub(crate) use facts::defines;
+pub(crate) use fill::{filling, ranks_that_fill};
 pub use nvrtc::preload;
 pub use options::{Probes, Target};
 pub use source::Source;
@@ -180,20 +183,28 @@ impl Compiler {
         let start = Instant::now();
         let options = options::options(target, self.probes);
         let key = cache::key(source, &options, self.identity());
-        if let Some((cubin, log)) = self.cache.get(&key)
-            && let Ok(facts) = facts::read(&cubin)
-        {
-            return Ok(Compiled {
+        let cached = || {
+            let (cubin, log) = self.cache.get(&key)?;
+            let facts = facts::read(&cubin).ok()?;
+            Some(Compiled {
                 cubin: cubin.into(),
                 log,
                 facts,
                 cached: Cached::Hit,
                 took: start.elapsed(),
-            });
+            })
+        };
+        if let Some(compiled) = cached() {
+            return Ok(compiled);
         }
         let With::Nvrtc(nvrtc) = &self.with else {
             return Err(self.cache.lacks(&key, source.name));
         };
+        // Ranks are threads that want the same kernels at the same time.
+        let _turn = self.keeps().then(|| once::Turn::of(key));
+        if let Some(compiled) = cached() {
+            return Ok(compiled);
+        }
         let (cubin, log) = nvrtc.compile(source, &options)?;
         let facts = facts::read(&cubin)?;
         let cached = self.cache.put(&key, &cubin, &log);

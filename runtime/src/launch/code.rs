@@ -6,7 +6,7 @@ use crate::communicator::Communicator;
 use crate::cuda::{Function, Module};
 use crate::error::Error;
 use crate::group::{Awaited, Names};
-use crate::jit::Compiler;
+use crate::jit::{self, Compiler};
 use crate::low_latency::{self, Collective, Sizes};
 use crate::slots;
 use counterflow_codegen::cuda::{self, CudaSource, Site};
@@ -64,7 +64,8 @@ pub(crate) fn warm<'p>(
 }
 
 impl Code {
-    /// Compiles and loads, unless the rank's GPU is emulated. Without a compiler it finds this machine's.
+    /// Compiles and loads, unless the rank's GPU is emulated: then it compiles at most, where the cache is to be filled. Without a compiler it
+    /// finds this machine's.
     pub fn load(
         rank: &Communicator,
         compiler: Option<&Compiler>,
@@ -73,6 +74,10 @@ impl Code {
         rank.own().loads();
         if rank.gpu().is_emulated() {
             let kernel = &pipeline.kernel;
+            if rank.fills()? && !kernel.needs_multicast() {
+                let compiler = jit::filling()?;
+                compile(&compiler, &text(&compiler, pipeline).0)?;
+            }
             let roles = kernel.roles.iter();
             let waits = kernel.counters.iter();
             return Ok(Code::Emulated {
@@ -124,7 +129,9 @@ impl Code {
                     &found
                 }
             };
-            rank.gpu().cuda()?.must_be_hopper()?;
+            if !rank.gpu().is_emulated() {
+                rank.gpu().cuda()?.must_be_hopper()?;
+            }
             low_latency::compile_exchange(compiler, collective, sizes.world, dtype)
         };
         let module = rank.load(compile)?;

@@ -3,60 +3,65 @@
 #include "philox.cuh"
 
 // x · σ(2u), u = √(2/π) · (x + 0.044715 · x³): GELU with a tanh, which is 2σ(2u) - 1.
-__device__ __forceinline__ Num twice_u(Num x) { return Num(1.59576912f) * x + Num(0.0713548163f) * x * x * x; }
+__device__ __forceinline__ Num twice_u(Num x) { return x * fma_of(0.0713548163f, x * x, 1.59576912f); }
 
 __device__ __forceinline__ Num gelu(Num x) { return x * logistic(twice_u(x)); }
 
 __device__ __forceinline__ Num gelu_slope(Num x) {
     const Num s = logistic(twice_u(x));
-    return s + x * s * (Num(1.f) - s) * (Num(1.59576912f) + Num(0.214064449f) * x * x);
+    return fma_of(x * s, (Num(1.f) - s) * fma_of(0.214064449f, x * x, 1.59576912f), s);
 }
 
-__device__ __forceinline__ Num silu_slope(Num x, Num s) { return s + x * s * (Num(1.f) - s); }
+// Of x, where `by` is x · σ(x) and s is σ(x).
+__device__ __forceinline__ Num silu_slope(Num by, Num s) { return fma_of(by, Num(1.f) - s, s); }
 
-#define EACH(eights)                                               \
-    const u64 at = u64(blockIdx.x) * THREADS + threadIdx.x;        \
+#define EACH(eights)                                   \
+    const u32 at = blockIdx.x * THREADS + threadIdx.x; \
     if (at >= (eights)) return
 
-extern "C" __global__ void __launch_bounds__(THREADS) gelu_forward(const void* x, void* y, u64 eights) {
+extern "C" __global__ void __launch_bounds__(THREADS) gelu_forward(const void* x, void* y, u32 eights) {
     EACH(eights);
     Eight x8, y8;
     x8.load(x, at);
-#pragma unroll
-    for (u32 j = 0; j < 8; ++j) y8.set(j, gelu(x8[j]));
+    y8.fill([&](u32 j) { return gelu(x8[j]); });
     y8.store(y, at);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) gelu_backward(const void* x, const void* dy, void* dx, u64 eights) {
+extern "C" __global__ void __launch_bounds__(THREADS) gelu_backward(const void* x, const void* dy, void* dx, u32 eights) {
     EACH(eights);
     Eight x8, dy8, dx8;
     x8.load(x, at), dy8.load(dy, at);
-#pragma unroll
-    for (u32 j = 0; j < 8; ++j) dx8.set(j, dy8[j] * gelu_slope(x8[j]));
+    dx8.fill([&](u32 j) { return dy8[j] * gelu_slope(x8[j]); });
     dx8.store(dx, at);
 }
 
 // A row of `x` is that of the gate, `across` eights, then that of what it gates.
-extern "C" __global__ void __launch_bounds__(THREADS) swiglu_forward(const void* x, void* y, u64 eights, u32 across) {
+extern "C" __global__ void __launch_bounds__(THREADS) swiglu_forward(const void* x, void* y, u32 eights, u32 across) {
     EACH(eights);
-    const u64 gate_at = at / across * 2 * across + at % across;
+    const u64 gate_at = u64(at) + u64(at / across) * across;
     Eight gate, up, y8;
     gate.load(x, gate_at), up.load(x, gate_at + across);
-#pragma unroll
-    for (u32 j = 0; j < 8; ++j) y8.set(j, gate[j] * logistic(gate[j]) * up[j]);
+    y8.fill([&](u32 j) { return gate[j] * logistic(gate[j]) * up[j]; });
     y8.store(y, at);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) swiglu_backward(const void* x, const void* dy, void* dx, u64 eights, u32 across) {
+extern "C" __global__ void __launch_bounds__(THREADS) swiglu_backward(const void* x, const void* dy, void* dx, u32 eights, u32 across) {
     EACH(eights);
-    const u64 gate_at = at / across * 2 * across + at % across;
+    const u64 gate_at = u64(at) + u64(at / across) * across;
     Eight gate, up, dy8, of_gate, of_up;
     gate.load(x, gate_at), up.load(x, gate_at + across), dy8.load(dy, at);
 #pragma unroll
-    for (u32 j = 0; j < 8; ++j) {
-        const Num s = logistic(gate[j]);
-        of_gate.set(j, dy8[j] * up[j] * silu_slope(gate[j], s));
-        of_up.set(j, dy8[j] * (gate[j] * s));
+    for (u32 i = 0; i < 4; ++i) {
+        Num of_gates[2], of_ups[2];
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half) {
+            const u32 j = 2 * i + half;
+            const Num s = logistic(gate[j]), by = gate[j] * s;
+            of_gates[half] = dy8[j] * up[j] * silu_slope(by, s);
+            of_ups[half] = dy8[j] * by;
+        }
+        of_gate.words[i] = to_bf16s(of_gates[0], of_gates[1]);
+        of_up.words[i] = to_bf16s(of_ups[0], of_ups[1]);
     }
     of_gate.store(dx, gate_at);
     of_up.store(dx, gate_at + across);
@@ -86,35 +91,32 @@ __device__ __forceinline__ void dropped(const Mask& mask, u64 at, const Eight& x
 }
 
 // y = residual + x.
-extern "C" __global__ void __launch_bounds__(THREADS) add(const void* x, const void* residual, void* y, u64 eights) {
+extern "C" __global__ void __launch_bounds__(THREADS) add(const void* x, const void* residual, void* y, u32 eights) {
     EACH(eights);
     Eight x8, more, y8;
     x8.load(x, at), more.load(residual, at);
-#pragma unroll
-    for (u32 j = 0; j < 8; ++j) y8.set(j, more[j] + x8[j]);
+    y8.fill([&](u32 j) { return more[j] + x8[j]; });
     y8.store(y, at);
 }
 
 // y = residual + dropout(x).
-extern "C" __global__ void __launch_bounds__(THREADS) dropout_add(const void* x, const void* residual, void* y, u64 eights, Mask mask) {
+extern "C" __global__ void __launch_bounds__(THREADS) dropout_add(const void* x, const void* residual, void* y, u32 eights, Mask mask) {
     EACH(eights);
     Eight x8, more, y8;
     Num kept[8];
     x8.load(x, at), more.load(residual, at);
     dropped(mask, at, x8, kept);
-#pragma unroll
-    for (u32 j = 0; j < 8; ++j) y8.set(j, more[j] + kept[j]);
+    y8.fill([&](u32 j) { return more[j] + kept[j]; });
     y8.store(y, at);
 }
 
 // dx = the gradient of dropout(x), with the mask drawn again.
-extern "C" __global__ void __launch_bounds__(THREADS) dropout(const void* dy, void* dx, u64 eights, Mask mask) {
+extern "C" __global__ void __launch_bounds__(THREADS) dropout(const void* dy, void* dx, u32 eights, Mask mask) {
     EACH(eights);
     Eight dy8, dx8;
     Num kept[8];
     dy8.load(dy, at);
     dropped(mask, at, dy8, kept);
-#pragma unroll
-    for (u32 j = 0; j < 8; ++j) dx8.set(j, kept[j]);
+    dx8.fill([&](u32 j) { return kept[j]; });
     dx8.store(dx, at);
 }

@@ -3,18 +3,17 @@
 #include "numbers.cuh"
 
 // A row for each id: that of the weights, zeros where another rank has it, and NaN where nobody has.
-extern "C" __global__ void __launch_bounds__(THREADS) embedding(const u32* ids, const void* weights, void* y, u64 eights, u32 across,
+extern "C" __global__ void __launch_bounds__(THREADS) embedding(const u32* ids, const void* weights, void* y, u32 eights, u32 across,
                                                                 u32 first, u32 own, u32 vocabulary) {
-    const u64 at = u64(blockIdx.x) * THREADS + threadIdx.x;
+    const u32 at = blockIdx.x * THREADS + threadIdx.x;
     if (at >= eights) return;
-    const u32 id = ids[at / across], row = id - first;
+    const u32 line = at / across, id = ids[line], row = id - first;
     Eight y8;
     if (row < own) {
-        y8.load(weights, u64(row) * across + at % across);
+        y8.load(weights, u64(row) * across + (at - line * across));
     } else {
         const Num nothing = id < vocabulary ? Num(0.f) : Num(__uint_as_float(0x7fc00000u));
-#pragma unroll
-        for (u32 j = 0; j < 8; ++j) y8.set(j, nothing);
+        y8.fill([&](u32) { return nothing; });
     }
     y8.store(y, at);
 }

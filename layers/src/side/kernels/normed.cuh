@@ -14,7 +14,10 @@ __device__ __forceinline__ void of_row(u32 eights, F f) {
     for (u32 at = HELD * THREADS + threadIdx.x; at < eights; at += THREADS) f(HELD, at);
 }
 
-__device__ __forceinline__ Num gamma_of(const Eight& gamma, u32 j) { return gamma[j] + Num(ONE); }
+__device__ __forceinline__ Num gamma_of(const Eight& gamma, u32 j) { return ONE == 0.f ? gamma[j] : gamma[j] + Num(ONE); }
+
+// x less the mean, which RMSNorm does not have.
+__device__ __forceinline__ Num centered(Num x, Num mean) { return LAYER ? x - mean : x; }
 
 // f(eight of the row, its elements, true) for each eight of this thread; and where others have one more, f(no eight of the row, zeros,
 // false): all threads call it alike. `statistics` gets the mean and one over the deviation.
@@ -47,7 +50,10 @@ __device__ __forceinline__ void normalise(const void* x, const void* gamma, cons
     of_row(eights, [&](u32 i, u32 at) {
         const Eight x8 = of(i, at);
 #pragma unroll
-        for (u32 j = 0; j < 8; ++j) squares = squares + (x8[j] - mean) * (x8[j] - mean);
+        for (u32 j = 0; j < 8; ++j) {
+            const Num off = centered(x8[j], mean);
+            squares = squares + off * off;
+        }
     });
     const Num rstd = Num(1.f) / root(sum_of_cta(squares) / count + Num(NORM_EPS));
     const auto gives = [&](u32 i, u32 at) {
@@ -58,11 +64,12 @@ __device__ __forceinline__ void normalise(const void* x, const void* gamma, cons
             const Eight x8 = of(i, at);
             Eight gamma8, beta8;
             gamma8.load(gamma, at);
-            if (beta != nullptr) beta8.load(beta, at);
-#pragma unroll
-            for (u32 j = 0; j < 8; ++j) {
-                const Num scaled = (x8[j] - mean) * rstd * gamma_of(gamma8, j);
-                y8.set(j, scaled + (beta != nullptr ? beta8[j] : Num(0.f)));
+            const auto scaled = [&](u32 j) { return centered(x8[j], mean) * rstd * gamma_of(gamma8, j); };
+            if (beta != nullptr) {
+                beta8.load(beta, at);
+                y8.fill([&](u32 j) { return scaled(j) + beta8[j]; });
+            } else {
+                y8.fill(scaled);
             }
         }
         f(at, y8, at < eights);

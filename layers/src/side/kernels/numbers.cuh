@@ -18,8 +18,12 @@ __device__ __forceinline__ Num operator+(Num a, Num b) { return __fadd_rn(a.v, b
 __device__ __forceinline__ Num operator-(Num a, Num b) { return __fsub_rn(a.v, b.v); }
 __device__ __forceinline__ Num operator*(Num a, Num b) { return __fmul_rn(a.v, b.v); }
 __device__ __forceinline__ Num operator/(Num a, Num b) { return __fdiv_rn(a.v, b.v); }
-__device__ __forceinline__ Num operator-(Num a) { return __uint_as_float(__float_as_uint(a.v) ^ 0x80000000u); }
+__device__ __forceinline__ Num operator-(Num a) { return -a.v; }
 __device__ __forceinline__ Num root(Num a) { return __fsqrt_rn(a.v); }
+// a · b + c, rounded once.
+__device__ __forceinline__ Num fma_of(Num a, Num b, Num c) { return __fmaf_rn(a.v, b.v, c.v); }
+// 1 / a: the same bits as the division, in fewer steps.
+__device__ __forceinline__ Num inverse(Num a) { return __frcp_rn(a.v); }
 // The larger one; NaN if either is.
 __device__ __forceinline__ Num larger(Num a, Num b) { return a.v > b.v || a.v != a.v ? a : b; }
 
@@ -27,21 +31,26 @@ __device__ __forceinline__ Num larger(Num a, Num b) { return a.v > b.v || a.v !=
 #define LN_2_HIGH 0.69314575f
 #define LN_2_LOW 1.4286068e-6f
 
-// e to the power of x, within two units of the last place. Below e^-87: 0; above e^88: infinity.
-__device__ __forceinline__ Num exp_of(Num x) {
-    if (x.v < -87.f) return 0.f;
-    if (x.v > 88.f) return __uint_as_float(0x7f800000u);
-    const float n = floorf((x * Num(1.44269504f) + Num(0.5f)).v);
-    const Num r = x - Num(n) * Num(LN_2_HIGH) - Num(n) * Num(LN_2_LOW);
+// Added to a number, it leaves the nearest integer in the lowest bits.
+#define ROUNDS 12582912.f
+
+// e to the power of x, which is not above 88, within two units of the last place. Below e^-87: 0.
+__device__ __forceinline__ Num exp_below(Num x) {
+    const Num rounded = fma_of(x, 1.44269504f, ROUNDS), n = rounded - Num(ROUNDS);
+    const Num r = fma_of(-n, LN_2_LOW, fma_of(-n, LN_2_HIGH, x));
     Num q = 0.0013814316f;
-    q = q * r + Num(0.008368851f);
-    q = q * r + Num(0.0416684f);
-    q = q * r + Num(0.1666652f);
-    q = q * r + Num(0.49999993f);
-    const Num y = r * r * q + r + Num(1.f);
+    q = fma_of(q, r, 0.008368851f);
+    q = fma_of(q, r, 0.0416684f);
+    q = fma_of(q, r, 0.1666652f);
+    q = fma_of(q, r, 0.49999993f);
+    q = fma_of(fma_of(q, r, 1.f), r, 1.f);
     // NaN makes any power: the product is NaN.
-    return y * Num(__uint_as_float(static_cast<u32>(static_cast<int>(n) + 127) << 23));
+    const Num y = q * Num(__uint_as_float((__float_as_uint(rounded.v) << 23) + 0x3f800000u));
+    return x.v < -87.f ? Num(0.f) : y;
 }
+
+// The same of any number. Above e^88: infinity.
+__device__ __forceinline__ Num exp_of(Num x) { return x.v > 88.f ? Num(__uint_as_float(0x7f800000u)) : exp_below(x); }
 
 // The natural logarithm of a normal number above 0.
 __device__ __forceinline__ Num ln_of(Num x) {
@@ -62,17 +71,25 @@ __device__ __forceinline__ Num ln_of(Num x) {
     return n * Num(LN_2_LOW) + y + m + n * Num(LN_2_HIGH);
 }
 
-// 1 / (1 + e^-x).
-__device__ __forceinline__ Num logistic(Num x) { return Num(1.f) / (Num(1.f) + exp_of(-x)); }
+// 1 / (1 + e^-x), of e to the power of a number that is not above 0: 1 over what is from 1 to 2 has no special cases. That is a
+// parabola, made better twice.
+__device__ __forceinline__ Num logistic(Num x) {
+    const Num e = exp_below(-fabsf(x.v)), y = e + Num(1.f);
+    Num by = fma_of(fma_of(0.32323232f, y, -1.4545455f), y, 2.121212f);
+    by = fma_of(by, fma_of(-y, by, 1.f), by);
+    by = fma_of(by, fma_of(-y, by, 1.f), by);
+    return x.v >= 0.f ? by : e * by;
+}
 
 __device__ __forceinline__ Num from_bf16(u32 bits) { return __uint_as_float(bits << 16); }
 
-// Rounded to nearest, ties to even; NaN stays NaN.
-__device__ __forceinline__ u32 to_bf16(Num x) {
-    const u32 bits = __float_as_uint(x.v);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return (bits >> 16) | 0x40u;
-    return (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+// Two numbers, each rounded to nearest, ties to even; every NaN becomes 0x7fff.
+__device__ __forceinline__ u32 to_bf16s(Num low, Num high) {
+    u32 both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high.v), "f"(low.v));
+    return both;
 }
+__device__ __forceinline__ u32 to_bf16(Num x) { return to_bf16s(x, 0.f) & 0xffffu; }
 
 // 8 elements of bf16, which are 16 bytes of a row.
 struct Eight {
@@ -84,10 +101,14 @@ struct Eight {
     __device__ __forceinline__ void store(void* to, u64 eight) const {
         static_cast<uint4*>(to)[eight] = make_uint4(words[0], words[1], words[2], words[3]);
     }
-    __device__ __forceinline__ Num operator[](u32 i) const { return from_bf16(words[i / 2] >> (i % 2 * 16) & 0xffffu); }
-    __device__ __forceinline__ void set(u32 i, Num x) {
-        const u32 shift = i % 2 * 16;
-        words[i / 2] = (words[i / 2] & ~(0xffffu << shift)) | to_bf16(x) << shift;
+    __device__ __forceinline__ Num operator[](u32 i) const {
+        return __uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000u);
+    }
+    // Element i becomes f(i).
+    template <class F>
+    __device__ __forceinline__ void fill(F f) {
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) words[i] = to_bf16s(f(2 * i), f(2 * i + 1));
     }
 };
 

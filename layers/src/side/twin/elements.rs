@@ -30,12 +30,13 @@ pub enum Activation {
 }
 
 fn twice_u(x: f32) -> f32 {
-    1.595_769_12 * x + 0.071_354_816_3 * x * x * x
+    x * f32::mul_add(0.071_354_816_3, x * x, 1.595_769_12)
 }
 
 fn gelu_slope(x: f32) -> f32 {
     let s = logistic(twice_u(x));
-    s + x * s * (1.0 - s) * (1.595_769_12 + 0.214_064_449 * x * x)
+    let of_u = f32::mul_add(0.214_064_449, x * x, 1.595_769_12);
+    (x * s).mul_add((1.0 - s) * of_u, s)
 }
 
 impl Activation {
@@ -90,8 +91,9 @@ impl Activation {
                     for at in 0..columns {
                         let (gate, up, dy) = (wide(x[at]), wide(x[columns + at]), wide(dy[at]));
                         let s = logistic(gate);
-                        dx[at] = narrow(dy * up * (s + gate * s * (1.0 - s)));
-                        dx[columns + at] = narrow(dy * (gate * s));
+                        let by = gate * s;
+                        dx[at] = narrow(dy * up * by.mul_add(1.0 - s, s));
+                        dx[columns + at] = narrow(dy * by);
                     }
                 }
             }

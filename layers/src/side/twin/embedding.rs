@@ -1,6 +1,6 @@
 //! Rows of an embedding of which a rank has some.
 
-use super::numbers::wide;
+use super::numbers::{narrow, wide};
 use counterflow::prelude::bf16;
 use std::ops::Range;
 
@@ -31,7 +31,7 @@ pub fn embedding(
         match id.checked_sub(own.start).filter(|_| id < own.end) {
             Some(row) => y.copy_from_slice(&weights[row * columns..(row + 1) * columns]),
             None if id < vocabulary => y.fill(bf16::ZERO),
-            None => y.fill(bf16::NAN),
+            None => y.fill(narrow(f32::NAN)),
         }
     }
 }

@@ -38,7 +38,7 @@ pub fn cross_entropy(x: &[bf16], target: u32, scale: f32, dx: &mut [bf16]) -> f3
 /// ```
 pub fn cross_entropy_part(x: &[bf16], has: bool, target: usize) -> [f32; 4] {
     let most = x.iter().map(|x| wide(*x));
-    let most = most.fold(f32::NEG_INFINITY, larger);
+    let most = most.fold(f32::NEG_INFINITY, larger) + 0.0; // never -0
     // Minus infinity less itself would be NaN.
     let less = if most == f32::NEG_INFINITY { 0.0 } else { most };
     let sum = sum(x.iter().map(|x| exp(wide(*x) - less)));
@@ -65,7 +65,7 @@ pub fn cross_entropy_of_parts(
     }
     let target = target as usize;
     if target >= classes {
-        dx.fill(bf16::NAN);
+        dx.fill(narrow(f32::NAN));
         return f32::NAN;
     }
     let most = parts.iter().map(|part| part[0]);
@@ -75,14 +75,13 @@ pub fn cross_entropy_of_parts(
         sum += part[1] * exp(part[0] - most);
         own += part[2];
     }
+    let by = 1.0 / sum;
     for (at, dx) in dx.iter_mut().enumerate() {
-        let part = exp(wide(x[at]) - most) / sum;
-        let off = if first + at == target {
-            part - 1.0
-        } else {
-            part
-        };
-        *dx = narrow(off * scale);
+        let e = exp(wide(x[at]) - most);
+        *dx = narrow(match first + at == target {
+            true => (e * by - 1.0) * scale,
+            false => e * (by * scale),
+        });
     }
     // The difference first: `most + ln(sum)` would round away the loss of a row that is sure of its target.
     ln(sum) - (own - most)

@@ -52,7 +52,7 @@ pub type Affine<'a> = (&'a [bf16], Option<&'a [bf16]>);
 pub type AffineGradients<'a> = (&'a mut [f32], Option<&'a mut [f32]>);
 
 /// Rows whose terms of a gradient are added up before they are added to it.
-pub(in crate::side) const SLAB: usize = 32;
+pub(in crate::side) const SLAB: usize = 64;
 
 impl Norm {
     /// With ε = 1e-5, and γ as it is.
@@ -65,8 +65,10 @@ impl Norm {
     }
 
     fn gamma(&self, stored: bf16) -> f32 {
-        let one = if self.zero_centered_gamma { 1.0 } else { 0.0 };
-        stored.to_f32() + one
+        match self.zero_centered_gamma {
+            true => stored.to_f32() + 1.0,
+            false => stored.to_f32(),
+        }
     }
 
     /// Normalises a row.
@@ -85,8 +87,7 @@ impl Norm {
         let rstd = 1.0 / (sum(squares) / columns as f32 + self.eps).sqrt();
         for (at, y) in y.iter_mut().enumerate() {
             let scaled = (x[at].to_f32() - mean) * rstd * self.gamma(gamma[at]);
-            let beta = beta.map_or(0.0, |beta| beta[at].to_f32());
-            *y = narrow(scaled + beta);
+            *y = narrow(beta.map_or(scaled, |beta| scaled + beta[at].to_f32()));
         }
         Statistics { mean, rstd }
     }
@@ -119,7 +120,7 @@ impl Norm {
         }
     }
 
-    /// Adds the gradients of γ and β over rows: those of 32 rows are added up first, in order.
+    /// Adds the gradients of γ and β over rows: those of 64 rows are added up first, in order.
     ///
     /// # Panics
     /// As [`Norm::forward`].

@@ -12,6 +12,8 @@ pub(super) const THREADS: usize = 256;
 
 /// ln 2 as a number of 15 bits, whose products with exponents are exact, and the rest.
 const LN_2: [f32; 2] = [0.693_145_75, 1.428_606_8e-6];
+/// Added to a number, it leaves the nearest integer in the lowest bits.
+const ROUNDS: f32 = 12_582_912.0;
 /// eʳ = 1 + r + r² · (these, lowest first) for |r| ≤ ln 2 / 2: the polynomial with the least largest error, 3.1e-9 of eʳ.
 const EXP: [f32; 5] = [
     0.499_999_93,
@@ -20,6 +22,8 @@ const EXP: [f32; 5] = [
     0.008_368_851,
     0.001_381_431_6,
 ];
+/// 1 / y for 1 ≤ y ≤ 2, within 1 / 99: the lowest first.
+const INVERSE: [f32; 3] = [2.121_212, -1.454_545_5, 0.323_232_32];
 /// ln (1 + m) = m − m² / 2 + m³ · (these, lowest first) for √½ ≤ 1 + m ≤ √2: likewise, 5.9e-9 of m.
 const LN: [f32; 8] = [
     0.333_333_17,
@@ -47,14 +51,16 @@ pub fn exp(x: f32) -> f32 {
     if x > 88.0 {
         return f32::INFINITY;
     }
-    let n = (x * std::f32::consts::LOG2_E + 0.5).floor();
-    let r = x - n * LN_2[0] - n * LN_2[1];
+    let rounded = x.mul_add(std::f32::consts::LOG2_E, ROUNDS);
+    let n = rounded - ROUNDS;
+    let r = (-n).mul_add(LN_2[1], (-n).mul_add(LN_2[0], x));
     let mut q = EXP[4];
     for c in EXP[..4].iter().rev() {
-        q = q * r + c;
+        q = q.mul_add(r, *c);
     }
-    let y = r * r * q + r + 1.0;
-    y * f32::from_bits(((n as i32 + 127) as u32) << 23)
+    let y = q.mul_add(r, 1.0).mul_add(r, 1.0);
+    // The lowest bits of what was rounded are n.
+    y * f32::from_bits((rounded.to_bits() << 23).wrapping_add(1f32.to_bits()))
 }
 
 /// The natural logarithm of a normal number above 0; infinity is kept, and anything else is NaN.
@@ -83,9 +89,15 @@ pub fn ln(x: f32) -> f32 {
     e * LN_2[1] + y + m + e * LN_2[0]
 }
 
-/// 1 / (1 + e⁻ˣ).
+/// 1 / (1 + e⁻ˣ), of e to the power of a number that is not above 0.
 pub(super) fn logistic(x: f32) -> f32 {
-    1.0 / (1.0 + exp(-x))
+    let e = exp(-x.abs());
+    let y = e + 1.0;
+    let mut by = INVERSE[2].mul_add(y, INVERSE[1]).mul_add(y, INVERSE[0]);
+    for _ in 0..2 {
+        by = by.mul_add((-y).mul_add(by, 1.0), by);
+    }
+    if x >= 0.0 { by } else { e * by }
 }
 
 /// The larger one; NaN if either is.
@@ -122,6 +134,10 @@ pub(super) fn wide(x: bf16) -> f32 {
     x.to_f32()
 }
 
+/// Rounded to nearest, ties to even; every NaN becomes 0x7fff, as on the GPU.
 pub(super) fn narrow(x: f32) -> bf16 {
-    bf16::from_f32(x)
+    match x.is_nan() {
+        true => bf16::from_bits(0x7fff),
+        false => bf16::from_f32(x),
+    }
 }
