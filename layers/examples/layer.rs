@@ -231,7 +231,9 @@ fn train(world: &Communicator, options: &Options) -> Result<(), Error> {
         }
         if count > 0 {
             let behind = 1e3 * behind.as_secs_f64();
-            step(&format!("{count} averages over replicas, the last one {behind:.3} ms behind the backward pass"));
+            step(&format!(
+                "{count} averages over replicas, the last one {behind:.3} ms behind the backward pass"
+            ));
         }
         step("Optimizer step");
         model.update(options.rate, &of_norms)?;

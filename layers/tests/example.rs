@@ -160,6 +160,53 @@ fn two_replicas_learn_together() {
     assert!(falls(&fell), "{fell:?}");
 }
 
+/// What averages over replicas begins when a part's gradients are enqueued, before the rest of the backward pass is, and is awaited before
+/// the optimizer.
+#[test]
+fn averages_begin_beside_the_backward_pass_and_end_before_the_optimizer() {
+    let done = run(
+        "--ranks 4 --num-replicas 2 --num-layers 2 --iters 2 --seq-length 6 --hidden 32 --num-heads 4 --head-dim 8 --verbose",
+    );
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let said = text(&done.stdout);
+    for rank in ["[rank0:node0]", "[rank2:node1]"] {
+        let own = said.lines().filter_map(|line| line.strip_prefix(rank));
+        let own: Vec<&str> = own.map(str::trim).collect();
+        let steps: Vec<_> = own
+            .split(|line| line.starts_with("Iter "))
+            .skip(1)
+            .collect();
+        assert_eq!(steps.len(), 2, "{said}");
+        for step in steps {
+            let from = step.iter().position(|line| *line == "|-- Backward pass");
+            let to = step.iter().position(|line| *line == "|-- Optimizer step");
+            let (from, to) = from.zip(to).unwrap_or_else(|| panic!("{step:?}"));
+            let part = |line: &&str| {
+                let (what, launches) = line
+                    .strip_prefix("|-- Averages ")?
+                    .strip_suffix(" launches")?
+                    .split_once(" behind ")?;
+                Some((what.to_owned(), launches.parse::<u64>().ok()?))
+            };
+            let told: Vec<_> = step[from..to].iter().filter_map(part).collect();
+            let (parts, launches): (Vec<_>, Vec<_>) = told.into_iter().unzip();
+            let wanted = [
+                "of the MLP of layer 2 begun",
+                "of the attention of layer 2 begun",
+                "of the MLP of layer 1 begun",
+                "of the attention of layer 1 begun",
+                "awaited",
+            ];
+            assert_eq!(parts, wanted, "{step:?}");
+            // Each but the last begins while there is more of the pass to enqueue.
+            assert!(launches[..4].is_sorted_by(|a, b| a < b), "{launches:?}");
+            assert_eq!(launches[3], launches[4], "{launches:?}");
+        }
+    }
+    let averaged = said.matches("12 averages over replicas").count();
+    assert_eq!(averaged, 4, "{said}");
+}
+
 /// Nothing of NCCL is loaded before every variable that keeps libraries off multicast is set.
 #[test]
 fn nccl_averages_only_where_multicast_is_forbidden() {
@@ -196,6 +243,13 @@ fn nccl_averages_only_where_multicast_is_forbidden() {
     }
     let said = told(&off);
     assert!(said.contains("--nccl on emulated ranks"), "{said}");
+    // NCCL takes no more SMs than products leave.
+    let more = [&off[..], &[("NCCL_MAX_CTAS", "16")]].concat();
+    let said = told(&more);
+    assert!(
+        said.contains("NCCL_MAX_CTAS, which NCCL takes before"),
+        "{said}"
+    );
 }
 
 /// What NCCL does never ends where a replica is gone: a kernel of its own waits for it.
@@ -248,6 +302,7 @@ fn what_is_not_there_is_refused() {
         ("--ranks 3 --num-replicas 2", "3 ranks in 2 replicas"),
         ("--config no/such/file.yaml", "no/such/file.yaml"),
         ("--num-heads 3", "3 heads"),
+        ("--num-layers 0", "no layer"),
     ];
     for (arguments, wanted) in table {
         let done = run(&format!(

@@ -263,7 +263,9 @@ fn threads_that_want_the_same_kernel_compile_it_once() {
             compiled.expect("compiles").cached
         };
         let all: Vec<_> = (0..threads).map(|_| scope.spawn(compile)).collect();
-        all.into_iter().map(|one| one.join().expect("no panic")).collect()
+        all.into_iter()
+            .map(|one| one.join().expect("no panic"))
+            .collect()
     });
     let stored = found.iter().filter(|cached| **cached == Cached::Stored);
     assert_eq!(stored.count(), 1, "{found:?}");

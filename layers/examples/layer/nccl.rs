@@ -128,12 +128,6 @@ impl<'w> Replicas<'w> {
     ) -> Result<Replicas<'w>, Error> {
         // NCCL may bring others with it: all are forbidden multicast, before anything is loaded.
         multicast::must_be_off("NCCL with all that it loads")?;
-        if group.gpu().is_emulated() {
-            return Err(Error::Usage {
-                what: "--nccl on emulated ranks".into(),
-                legal: "leave it out: without it the library's own sums average".into(),
-            });
-        }
         if !(1..=32).contains(&most_ctas) {
             return Err(Error::Usage {
                 what: format!("{most_ctas} SMs for NCCL"),
@@ -144,6 +138,12 @@ impl<'w> Replicas<'w> {
             return Err(Error::Usage {
                 what: format!("{set}, which NCCL takes before --nccl-sms"),
                 legal: format!("unset {set}: both sides must leave each other SMs"),
+            });
+        }
+        if group.gpu().is_emulated() {
+            return Err(Error::Usage {
+                what: "--nccl on emulated ranks".into(),
+                legal: "leave it out: without it the library's own sums average".into(),
             });
         }
         if !jit::preload(FILE)? {

@@ -395,3 +395,59 @@ impl Of<'_> {
 
 /// Choices by name.
 type Settled = Vec<(&'static str, counterflow::Setting)>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::overlap::{Flags, ModuleFlags};
+    use crate::userbuffers::{Initialize, QuantizationMode};
+    use counterflow::Communicator;
+    use std::sync::Arc;
+
+    /// Kernels of other libraries may wait for SMs beside any op of a pass.
+    #[test]
+    fn every_op_leaves_the_margin() {
+        let ranks: Vec<_> = Communicator::emulated(2).expect("ranks");
+        Communicator::each(&ranks, |world| {
+            let rank = Arc::new(world.split(0, world.rank())?);
+            rank.reserve(8 << 20)?;
+            let of = |ext_margin_sm| {
+                let arguments = Initialize {
+                    quantization_modes: vec![QuantizationMode::None, QuantizationMode::Fp8],
+                    ext_margin_sm,
+                    ..Initialize::new([64, 64], 2)
+                };
+                Userbuffers::initialize(&rank, &arguments)
+            };
+            let buffers = of(5)?;
+            for config in [LinearConfig::column(64, 64), LinearConfig::row(64, 64)] {
+                let on = ModuleFlags {
+                    ub_tp_comm_overlap: true,
+                    ..ModuleFlags::default()
+                };
+                for flags in [Flags::default(), on.flags()] {
+                    let config = LinearConfig {
+                        flags,
+                        bias: true,
+                        ub_name: Some("mine".into()),
+                        ..config.clone()
+                    };
+                    let plan = Plan::new(&buffers, &config)?;
+                    assert!(plan.steps().count() > 3);
+                    assert!(
+                        plan.steps().all(|step| step.margin == 5),
+                        "{:?}",
+                        plan.overlap
+                    );
+                }
+            }
+            let told = of(132)
+                .map(drop)
+                .expect_err("amaxes are exchanged")
+                .to_string();
+            assert_eq!(told, "132 of 132 SMs left to others");
+            Ok(())
+        })
+        .expect("two ranks");
+    }
+}

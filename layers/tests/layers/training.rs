@@ -10,9 +10,9 @@ use counterflow_layers::overlap::ModuleFlags;
 use counterflow_layers::side::AttentionKernels;
 use counterflow_layers::side::twin::{AttentionShape, Mask};
 use counterflow_layers::{
-    Activation, CoreAttention, DelayedScaling, Float8CurrentScaling, GradientSum, Normalization,
-    QuantizationMode, Recipe, RngTracker, TransformerLayer, TransformerLayerGradients,
-    TransformerLayerParameters,
+    Activation, CoreAttention, DelayedScaling, Float8BlockScaling, Float8CurrentScaling,
+    GradientSum, Normalization, QuantizationMode, Recipe, RngTracker, TransformerLayer,
+    TransformerLayerGradients, TransformerLayerParameters,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,6 +32,14 @@ const SIZES: Sizes = Sizes {
 /// Rows of two sequences, in turn.
 const ROWS: [usize; 2] = [14, 10];
 const BATCH: usize = 2;
+/// With scales of blocks ranks have whole 16s of features, and whole 4s of rows.
+const SIZES_IN_BLOCKS: Sizes = Sizes {
+    ffn: 64,
+    heads: 4,
+    groups: 2,
+    ..SIZES
+};
+const ROWS_IN_BLOCKS: [usize; 2] = [16, 8];
 /// Batches, which come again and again.
 const EPOCH: usize = 4;
 
@@ -54,7 +62,7 @@ fn layer(
     flags: ModuleFlags,
     dropouts: [f32; 2],
 ) -> Result<(TransformerLayer, Arc<RngTracker>), Error> {
-    layer_of(rank, buffers, (flags, None), dropouts)
+    layer_of(rank, buffers, (flags, None), dropouts, SIZES)
 }
 
 fn layer_of(
@@ -62,8 +70,9 @@ fn layer_of(
     buffers: &counterflow_layers::Userbuffers,
     (flags, fp8): (ModuleFlags, Option<Recipe>),
     dropouts: [f32; 2],
+    sizes: Sizes,
 ) -> Result<(TransformerLayer, Arc<RngTracker>), Error> {
-    let mut config = SIZES.layer();
+    let mut config = sizes.layer();
     (config.flags, config.fp8) = (flags, fp8);
     config.attention.dropout = dropouts[0];
     config.hidden_dropout = dropouts[1];
@@ -99,32 +108,43 @@ fn backward(
 fn train(
     rank: &Arc<Communicator>,
     (flags, fp8): (ModuleFlags, Option<Recipe>),
+    (sizes, rows_of_steps): (Sizes, [usize; 2]),
     steps: usize,
 ) -> Result<(Vec<f64>, Vec<u16>), Error> {
     // A rate at which training is steady: ten times as large, roundings alone lead it elsewhere within 30 steps.
     const RATE: f32 = 0.02;
-    let hidden = SIZES.hidden;
+    let hidden = sizes.hidden;
     let mode = fp8.map_or(QuantizationMode::None, |_| QuantizationMode::Fp8);
-    let buffers = userbuffers_of(rank, [ROWS[0], hidden], "", vec![mode])?;
+    let buffers = userbuffers_of(rank, [rows_of_steps[0], hidden], "", vec![mode])?;
     rank.reserve(GradientSum::heap_bytes(hidden, rank.world()) + (8 << 20))?;
     let sum = GradientSum::new(rank, hidden)?;
     let mut layers = Vec::new();
     for seed in [100, 200] {
-        let held = Held::new(rank, &SIZES, &weights(&SIZES, seed))?;
+        let held = Held::new(rank, &sizes, &weights(&sizes, seed))?;
         let masters: Result<Vec<Vec<f32>>, Error> = held
             .weights
             .iter()
             .map(|weight| Ok(weight.read()?.into_iter().map(bf16::to_f32).collect()))
             .collect();
         layers.push((
-            layer_of(rank, &buffers, (flags, fp8), [0.0; 2])?.0,
+            layer_of(rank, &buffers, (flags, fp8), [0.0; 2], sizes)?.0,
             held,
             masters?,
         ));
     }
+    // The fusion runs where it is asked for, on every layer, and nowhere else.
+    for (layer, ..) in &layers {
+        let fused = layer
+            .products()
+            .iter()
+            .filter(|product| product.overlaps)
+            .count();
+        let is_on = flags.ub_tp_comm_overlap && rank.world() > 1;
+        assert_eq!(fused >= 6, is_on, "{:?}", layer.products());
+    }
     let mut losses = Vec::new();
     for step in 0..steps {
-        let rows = ROWS[step % 2];
+        let rows = rows_of_steps[step % 2];
         let in_fp8 = fp8.map(|_| buffers.autocast(None)).transpose()?;
         let chunk = rank.chunk(rank.rank(), rows);
         let x = Matrix::random(rows, hidden, 1.0, 1000 + (step % EPOCH) as u64);
@@ -184,11 +204,16 @@ fn train(
 type Trained = (Vec<f64>, Vec<Vec<u16>>);
 
 fn trained(world: u32, flags: ModuleFlags, steps: usize) -> Trained {
-    trained_in(world, (flags, None), steps)
+    trained_in(world, (flags, None), (SIZES, ROWS), steps)
 }
 
-fn trained_in(world: u32, of: (ModuleFlags, Option<Recipe>), steps: usize) -> Trained {
-    let found = each(world, |rank| train(rank, of, steps));
+fn trained_in(
+    world: u32,
+    of: (ModuleFlags, Option<Recipe>),
+    shape: (Sizes, [usize; 2]),
+    steps: usize,
+) -> Trained {
+    let found = each(world, |rank| train(rank, of, shape, steps));
     let found = found.unwrap_or_else(|error| panic!("{world} ranks: {error}"));
     let sum = |step: usize| found.iter().map(|(losses, _)| losses[step]).sum();
     let losses = (0..steps).map(sum).collect();
@@ -234,14 +259,20 @@ fn epochs(losses: &[f64]) -> impl Iterator<Item = f64> {
 fn two_layers_learn_in_fp8_the_same_with_and_without_overlap_and_nearly_as_in_bf16() {
     let wide = std::env::var_os("WIDE").is_some();
     let steps = if wide { 200 } else { 8 };
-    let (alone, _) = trained(1, OFF, steps);
     let delayed = DelayedScaling {
         amax_history_len: 16,
         ..DelayedScaling::default()
     };
-    let recipes = [delayed.into(), Float8CurrentScaling::default().into()];
-    for recipe in recipes.into_iter().take(if wide { 2 } else { 1 }) {
-        let [on, off] = [ON, OFF].map(|flags| trained_in(3, (flags, Some(recipe)), steps));
+    let (plain, in_blocks) = ((SIZES, ROWS), (SIZES_IN_BLOCKS, ROWS_IN_BLOCKS));
+    let recipes: [(Recipe, u32, _); 3] = [
+        (Float8BlockScaling::default().into(), 2, in_blocks),
+        (delayed.into(), 3, plain),
+        (Float8CurrentScaling::default().into(), 3, plain),
+    ];
+    for (recipe, world, shape) in recipes.into_iter().take(if wide { 3 } else { 2 }) {
+        let (alone, _) = trained_in(1, (OFF, None), shape, steps);
+        let [on, off] =
+            [ON, OFF].map(|flags| trained_in(world, (flags, Some(recipe)), shape, steps));
         assert!(on == off, "{recipe}: {:?} and {:?}", on.0, off.0);
         for (epoch, (on, alone)) in epochs(&on.0).zip(epochs(&alone)).enumerate() {
             println!("{recipe}, epoch {epoch}: {on}, {alone}");
@@ -367,6 +398,9 @@ fn gradients_are_summed_over_ranks() {
                     assert!(near, "{found}, not {wanted}");
                 }
             }
+            let all = GradientSum::beside(rank, 8, 132).map(drop);
+            let told = all.expect_err("no SM is left").to_string();
+            assert_eq!(told, "132 of 132 SMs left to others");
             let told = sum.over_ranks(&mut rank.zeros([1, 12])?).expect_err("12");
             assert_eq!(told.to_string(), "a gradient of 12 elements");
             Ok(())

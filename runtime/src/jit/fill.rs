@@ -19,8 +19,9 @@ pub(crate) fn ranks_that_fill() -> Result<u32, Error> {
     let number = text.to_str().and_then(|text| text.parse().ok());
     number.ok_or_else(|| Error::Usage {
         what: format!("{VARIABLE}={}", text.display()),
-        legal: "give the most ranks of a communicator whose kernels are compiled ahead, or unset it"
-            .into(),
+        legal:
+            "give the most ranks of a communicator whose kernels are compiled ahead, or unset it"
+                .into(),
     })
 }
 
