@@ -1,7 +1,7 @@
 //! Times of tensor-parallel layers at the sizes of Llama-3 70B, in the cases and by the rules of TransformerEngine's own measurement:
 //! forward, and forward with backward; call by call, and as a captured graph; without overlap, with it, and without communication.
 //!
-//! And of side kernels, beside a copy. Each case is `precision.rows.way.module`. A process builds the layers of one precision, number of rows and way, with a thread for each
+//! Each case is `precision.rows.way.module`. A process builds the layers of one precision, number of rows and way, with a thread for each
 //! GPU; it compares them with the layers without overlap, and then times them. Some processes build side by side, then take turns on the
 //! GPUs, and then the next ones come (`--together`).
 //! `cargo run --release -p counterflow-layers --example layer_times -- --gpus 2 --only bf16.8192`
@@ -16,8 +16,6 @@ mod clock;
 mod job;
 #[path = "layer_times/model.rs"]
 mod model;
-#[path = "layer_times/side.rs"]
-mod side;
 #[path = "layer_times/table.rs"]
 mod table;
 

@@ -357,6 +357,12 @@ fn layers_are_compared_and_timed() {
             );
         }
         assert!(of["graph_error"].is_string(), "{name}");
+        let taken: Vec<f64> = serde_json::from_value(of["taken"].clone()).expect("numbers");
+        assert_eq!(
+            taken,
+            vec![0.0; 2 * kinds.len()],
+            "{name}: steps allocate or wait"
+        );
         for key in ["err", "err2"] {
             // Overlap changes no bit.
             let apart: Option<[f64; 4]> = serde_json::from_value(of[key].clone()).expect("numbers");
@@ -369,6 +375,61 @@ fn layers_are_compared_and_timed() {
     }
     let none = run_of("layer_times", "--emulated --only bf16.7");
     assert!(!none.status.success(), "nothing was timed");
+}
+
+/// Each side kernel has the twin's bits, and a time beside a copy's.
+#[test]
+fn side_kernels_are_compared_and_timed() {
+    let file = std::env::temp_dir().join(format!("side_times_{}.json", std::process::id()));
+    let arguments = format!("--emulated --samples 2 --json {}", file.display());
+    let done = run_of("side_times", &arguments);
+    let said = text(&done.stdout) + &text(&done.stderr);
+    assert!(done.status.success(), "{said}");
+    let found = std::fs::read_to_string(&file).expect("results");
+    drop(std::fs::remove_file(&file));
+    let found: serde_json::Value = serde_json::from_str(&found).expect("JSON");
+    let found = found.as_object().expect("kernels");
+    let of_norms = ["", "_backward", "_gradients"].into_iter();
+    let wanted = of_norms
+        .flat_map(|part| ["rms_norm", "layer_norm"].map(|norm| format!("{norm}{part}")))
+        .chain(
+            ["swiglu", "gelu"]
+                .into_iter()
+                .flat_map(|of| [of.into(), format!("{of}_backward")]),
+        )
+        .chain(
+            [
+                "residual_add",
+                "dropout_add",
+                "dropout_backward",
+                "rope",
+                "cross_entropy",
+            ]
+            .map(String::from),
+        );
+    let mut wanted: Vec<String> = wanted.map(|name| format!("66.{name}")).collect();
+    wanted.sort();
+    let mut names: Vec<&String> = found.keys().collect();
+    names.sort();
+    assert_eq!(names, wanted.iter().collect::<Vec<_>>());
+    for (name, of) in found {
+        for key in ["ms", "copy_ms", "of_copy"] {
+            let spread: [f64; 3] = serde_json::from_value(of[key].clone()).expect("numbers");
+            assert!(
+                spread[1] <= spread[0] && spread[0] <= spread[2] && spread[1] > 0.0,
+                "{name}: {of}"
+            );
+        }
+        assert!(
+            said.contains(&format!("{name} ")) && !said.contains("WRONG"),
+            "{said}"
+        );
+    }
+    assert!(
+        !run_of("side_times", "--emulated --only nothing")
+            .status
+            .success()
+    );
 }
 
 /// A run that is cut off has the results of the cases that it timed.

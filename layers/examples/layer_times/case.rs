@@ -36,11 +36,9 @@ pub enum Module {
     QkvProj,
     /// An MLP.
     Gelu,
-    /// Kernels between products, of bf16.
-    Side,
 }
 
-const MODULES: [Module; 4] = [Module::SwiGlu, Module::QkvProj, Module::Gelu, Module::Side];
+const MODULES: [Module; 3] = [Module::SwiGlu, Module::QkvProj, Module::Gelu];
 
 impl Module {
     pub fn name(self) -> &'static str {
@@ -48,7 +46,6 @@ impl Module {
             Module::SwiGlu => "swiglu",
             Module::QkvProj => "qkvproj",
             Module::Gelu => "gelu",
-            Module::Side => "side",
         }
     }
 }
@@ -109,7 +106,7 @@ impl Job {
     }
 
     pub fn is_overlapped(&self) -> bool {
-        !["none", "nocomm", "side"].contains(&&*self.way)
+        !["none", "nocomm"].contains(&&*self.way)
     }
 
     /// As TransformerEngine has them in the same cases.
@@ -203,12 +200,6 @@ pub fn jobs(options: &Options) -> Vec<Job> {
             }
         }
     }
-    all.extend(rows.map(|rows| Job {
-        precision: "bf16".into(),
-        rows,
-        way: "side".into(),
-        modules: vec![Module::Side],
-    }));
     let jobs = all.into_iter().map(|mut job| {
         let name = |module: &Module| job.name(*module);
         let wanted = |module: &Module| is_wanted(&options.only, &name(module));

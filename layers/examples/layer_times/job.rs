@@ -4,7 +4,6 @@ use crate::Options;
 use crate::case::{Job, Module, sizes};
 use crate::clock::{Clock, Told};
 use crate::model::{Given, Layer, Running, Which};
-use crate::side;
 use counterflow::{Communicator, Error};
 use counterflow_layers::overlap::Flags;
 use counterflow_layers::{Initialize, QuantizationMode, Userbuffers};
@@ -70,9 +69,6 @@ fn of_rank(
     };
     let mut built = Vec::new();
     for module in job.modules.iter().copied() {
-        if module == Module::Side {
-            continue;
-        }
         let plain = job.is_overlapped().then(|| new(module, Flags::default()));
         built.push(Built {
             module,
@@ -98,9 +94,6 @@ fn of_rank(
             println!("{}", Value::Object(result));
         }
     };
-    if job.modules.contains(&Module::Side) {
-        tell(Module::Side, side::run(&clock, &rank, job.rows, sizes)?);
-    }
     for built in built {
         let module = built.module;
         tell(module, case(&clock, job, built)?);
@@ -192,9 +185,20 @@ fn case(clock: &Clock<'_>, job: &Job, built: Built) -> Result<Map<String, Value>
     ];
     let steps = match built.module {
         Module::QkvProj => &all[..],
-        Module::SwiGlu | Module::Gelu | Module::Side => &all[..2],
+        Module::SwiGlu | Module::Gelu => &all[..2],
     };
+    let mut taken = Vec::new();
     for (name, step) in steps {
+        step(&mut running)?;
+        rank.synchronize()?;
+        // Steps after the first allocate nothing, and their host waits for nothing.
+        let counted = || [rank.tensors_allocated(), rank.host_waits()];
+        let before = counted();
+        for _ in 0..2 {
+            step(&mut running)?;
+        }
+        let after = counted();
+        taken.extend([0, 1].map(|at| (after[at] - before[at]) as f64));
         let times = clock.steps(|| step(&mut running))?;
         cells.insert(format!("{name}e"), json!(times));
         let host = clock.host(|| step(&mut running))?;
@@ -220,6 +224,7 @@ fn case(clock: &Clock<'_>, job: &Job, built: Built) -> Result<Map<String, Value>
             Err(error) => drop(result.insert("graph_error".into(), error.to_string().into())),
         }
     }
+    result.insert("taken".into(), json!(clock.most(taken)?));
     let after = compared(&mut running)?;
     result.insert("err2".into(), json!(after));
     match wrong(&after) {

@@ -31,7 +31,7 @@ fn configs(
     let fp8 = job.recipe();
     let mlp = LayerNormMlpConfig {
         activation: match module {
-            Module::SwiGlu | Module::QkvProj | Module::Side => Activation::SwiGlu,
+            Module::SwiGlu | Module::QkvProj => Activation::SwiGlu,
             Module::Gelu => Activation::Gelu,
         },
         flags,

@@ -20,9 +20,6 @@ pub fn line(name: &str, of: &Value) -> String {
         let why = of["error"].as_str().unwrap_or("no result");
         return format!("{name:26} FAILED {why}");
     }
-    if of["bytes"].is_object() {
-        return side(name, of);
-    }
     let time = |kind: &str, way: &str| {
         let found = cell(of, &format!("{kind}{way}"));
         found.map(|[median, p10, p90]| format!(" {median:.3}{way} [{p10:.3}..{p90:.3}]"))
@@ -50,27 +47,16 @@ pub fn line(name: &str, of: &Value) -> String {
         Some(why) => format!(" | no graph: {why}"),
         None => String::new(),
     };
+    let taken = of["taken"].as_array().map_or(f64::NAN, |taken| {
+        taken.iter().filter_map(Value::as_f64).sum()
+    });
     format!(
-        "{name:26} f{} | b{} | host/time {:.2} {:.2} | apart {apart}{graph}",
+        "{name:26} f{} | b{} | host/time {:.2} {:.2} | allocations and waits {taken} | apart {apart}{graph}",
         both("f"),
         both("b"),
         host("f"),
         host("b")
     )
-}
-
-/// Side kernels: milliseconds, and the rate over that of a copy.
-fn side(name: &str, of: &Value) -> String {
-    let rate = |kernel: &str| Some(of["bytes"][kernel].as_f64()? / median(of, kernel)?);
-    let copy = rate("copy").unwrap_or(f64::NAN);
-    let kernels = of["bytes"].as_object().into_iter().flat_map(|of| of.keys());
-    let each = kernels.map(|kernel| {
-        let (time, rate) = (median(of, kernel), rate(kernel));
-        let (time, rate) = (time.unwrap_or(f64::NAN), rate.unwrap_or(f64::NAN));
-        format!("{kernel} {time:.4} ({:.2})", rate / copy)
-    });
-    let each = each.collect::<Vec<_>>().join(", ");
-    format!("{name:26} a copy {:.2} TB/s; {each}", copy / 1e9)
 }
 
 /// For each precision, rows and module: without overlap, the best way, and without communication.
