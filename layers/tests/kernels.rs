@@ -17,6 +17,7 @@ use counterflow::quantise::{Granularity, Recipe, Scaling};
 use counterflow::rule::{Fp8, Rule};
 use counterflow::{Dtype, Layout, Program, Variant, launch};
 use counterflow_layers::{Norm, Normalization, schedules as ours, side};
+use std::process::{Command, Output};
 
 /// Each schedule, with the layout in which a layer has it.
 const ALL: [(fn() -> Program, Layout); 9] = [
@@ -114,4 +115,63 @@ fn the_side_kernels_compile_and_keep_what_they_have_in_registers() {
             assert!(kernel.registers <= 128, "{}", kernel.name);
         }
     }
+}
+
+/// A run on emulated ranks compiles what the same run will load on GPUs, which then needs no compiler.
+#[test]
+fn emulated_ranks_fill_the_cache_for_gpus() {
+    if nvidia::compiler().is_none() {
+        return;
+    }
+    let cache = nvidia::folder("fill");
+    let mut example = std::env::current_exe().expect("this program");
+    example.pop();
+    example.pop();
+    example.push("examples/layer");
+    let run = |fill: &str, without_compiler: bool| -> Output {
+        let mut command = Command::new(&example);
+        command.args(
+            "--ranks 2 --iters 1 --seq-length 8 --hidden 32 --num-heads 4 --head-dim 16".split(' '),
+        );
+        command
+            .env("CUDA_VISIBLE_DEVICES", "")
+            .env("COUNTERFLOW_CACHE", &cache);
+        command.env("COUNTERFLOW_FILL", fill);
+        if without_compiler {
+            command.env("COUNTERFLOW_NVRTC", "off");
+        }
+        command.output().expect("`cargo test` builds the example")
+    };
+    let kernels = || {
+        let found = std::fs::read_dir(&cache).map(|all| all.map(|one| one.expect("a file").path()));
+        let all = found.into_iter().flatten();
+        all.filter(|path| path.extension().is_some_and(|ext| ext == "cubin"))
+            .collect::<Vec<_>>()
+    };
+    let said = |of: &Output| String::from_utf8_lossy(&of.stderr).into_owned();
+    let done = run("1", false);
+    assert!(done.status.success(), "{}", said(&done));
+    assert_eq!(kernels().len(), 0, "two ranks are more than one");
+    let done = run("2", false);
+    assert!(done.status.success(), "{}", said(&done));
+    let filled = kernels();
+    // Products, what moves rows, and side kernels.
+    assert!(filled.len() > 15, "{filled:?}");
+    let done = run("2", true);
+    assert!(done.status.success(), "sealed: {}", said(&done));
+    assert_eq!(kernels().len(), filled.len());
+    std::fs::remove_file(&filled[0]).expect("removed");
+    let done = run("2", true);
+    assert!(
+        !done.status.success() && said(&done).contains(" has no "),
+        "{}",
+        said(&done)
+    );
+    let done = run("two", false);
+    assert!(
+        said(&done).contains("COUNTERFLOW_FILL=two"),
+        "{}",
+        said(&done)
+    );
+    let _ = std::fs::remove_dir_all(cache);
 }
