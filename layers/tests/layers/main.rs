@@ -12,6 +12,7 @@ mod model;
 mod norm;
 mod one;
 mod peers;
+mod processes;
 mod products;
 mod reference;
 mod refused;
@@ -29,7 +30,7 @@ mod whole;
 use counterflow::{Communicator, Error};
 use counterflow_layers::overlap::Config;
 use counterflow_layers::{Initialize, QuantizationMode, Userbuffers};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// GPUs that ranks are on. None: they are emulated.
 fn gpus() -> Option<u32> {
@@ -42,17 +43,25 @@ fn are_on_gpus(world: u32) -> bool {
     gpus().is_some_and(|gpus| world <= gpus)
 }
 
+/// Held while something of this program runs on GPUs: kernels of two communicators on the same GPUs may wait for each other's SMs.
+fn alone() -> MutexGuard<'static, ()> {
+    static GPUS: Mutex<()> = Mutex::new(());
+    GPUS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Runs it on that many ranks, a thread each: on a GPU each, or emulated. A rank that fails ends the
-/// others' waits.
+/// others' waits. In a job of so many processes it runs on this process's rank alone.
 fn each<T: Send>(
     world: u32,
     run: impl Fn(&Arc<Communicator>) -> Result<T, Error> + Sync,
 ) -> Result<Vec<T>, Error> {
-    // Kernels of two communicators on the same GPUs may wait for each other's SMs.
-    static GPUS: Mutex<()> = Mutex::new(());
-    let _alone = are_on_gpus(world).then(|| GPUS.lock().unwrap_or_else(PoisonError::into_inner));
+    if let Some(job) = processes::job().filter(|job| job.world() == world) {
+        return processes::on_own(job, run).map(|found| vec![found]);
+    }
+    let on_gpus = are_on_gpus(world) && processes::job().is_none();
+    let _alone = on_gpus.then(alone);
     let ranks = match gpus() {
-        Some(gpus) if world <= gpus => {
+        Some(_) if on_gpus => {
             let each: Vec<u32> = (0..world).collect();
             Communicator::on(&each, None)?
         }

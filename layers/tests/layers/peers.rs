@@ -6,6 +6,7 @@
 //! Their sizes are 2048 rows of 1536 columns, 32 heads of 48 numbers and weights of N(0, 0.023); these are smaller, and so are worlds.
 
 use super::model::{Held, Sizes, tensor, weights};
+use super::processes;
 use super::products::{Absent, Count, is_wide};
 use super::reference::Matrix;
 use super::{each, userbuffers_of};
@@ -280,6 +281,11 @@ fn all(quantisation: Quantisation, sample: &[usize]) -> Count {
     for (layer, dgrads) in LAYERS {
         for dgrad in dgrads {
             let all = quantisation.worlds();
+            // Processes are as many as they are.
+            let all = match processes::job() {
+                Some(job) => &[job.world()],
+                None => all,
+            };
             let worlds = match (is_wide(), sample.contains(&turn)) {
                 (true, _) => all.to_vec(),
                 (false, true) => vec![all[turn % 2 % all.len()]],
