@@ -66,7 +66,7 @@ impl VocabParallelCrossEntropy {
         together(rank, || {
             Ok(VocabParallelCrossEntropy {
                 kernels: LossKernels::load(rank)?,
-                gather: gather.build_of(rank, Some(Dtype::F32))?,
+                gather: gather.of(Dtype::F32).build(rank)?,
                 parts: Mutex::new(rank.allocate("parts of cross-entropy", [all, NUMBERS])?),
                 rank: rank.clone(),
                 rows,

@@ -5,7 +5,7 @@ use crate::layer_norm_linear::{
     LayerNormLinear, LayerNormLinearConfig, LayerNormLinearGradients, LayerNormLinearParameters,
     LayerNormLinearSaved,
 };
-use crate::linear::{Gradients, Linear, LinearConfig, Parameters, Product, Saved, fits};
+use crate::linear::{self, Gradients, Linear, LinearConfig, Parameters, Product, Saved, fits};
 use crate::overlap::Flags;
 use crate::scratch::Lent;
 use crate::side::ElementKernels;
@@ -59,6 +59,11 @@ impl LayerNormMlpConfig {
             flags: Flags::default(),
             ub_names: ["fc1".into(), "fc2".into()],
         }
+    }
+
+    /// Of both products.
+    pub(crate) fn linears(&self) -> [LinearConfig; 2] {
+        [self.fc1(), self.fc2()]
     }
 
     fn fc1(&self) -> LinearConfig {
@@ -185,6 +190,7 @@ impl LayerNormMlp {
             norm: config.norm,
             linear: config.fc1(),
         };
+        linear::ahead(userbuffers, config.linears());
         together(userbuffers.rank(), || {
             Ok(LayerNormMlp {
                 fc1: LayerNormLinear::new(userbuffers, &fc1)?,

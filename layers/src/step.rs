@@ -31,6 +31,8 @@ pub(crate) struct Step {
     pub coded: Option<CodedStep>,
     /// SMs that are left to others.
     pub margin: u32,
+    /// Elements of another type than the schedule's.
+    pub dtype: Option<Dtype>,
 }
 
 /// The FP8 operands of a product.
@@ -64,6 +66,18 @@ pub(crate) fn together<T>(
     Ok(made)
 }
 
+/// Proves and compiles side by side, on this rank, what is built one after another later. A step that cannot be says so then.
+pub(crate) fn compile_ahead<'s>(rank: &Communicator, steps: impl IntoIterator<Item = &'s Step>) {
+    if rank.gpu().is_emulated() {
+        return;
+    }
+    std::thread::scope(|scope| {
+        for step in steps {
+            scope.spawn(|| drop(step.builder(rank).compile_ahead()));
+        }
+    });
+}
+
 /// The shape of a product. A size that does not fit is refused as too large when the op is built.
 pub(crate) fn shape(m: usize, n: usize, k: usize) -> Shape {
     Shape::new(size(m), size(n), size(k))
@@ -82,7 +96,14 @@ impl Step {
             choices: Vec::new(),
             coded: None,
             margin: 0,
+            dtype: None,
         }
+    }
+
+    /// With elements of that type.
+    pub fn of(mut self, dtype: Dtype) -> Step {
+        self.dtype = Some(dtype);
+        self
     }
 
     /// Leaves so many SMs to others.
@@ -101,6 +122,10 @@ impl Step {
             builder.set(name, *setting)
         });
         let builder = builder.shape(self.shape.clone()).sm_margin(self.margin);
+        let builder = match self.dtype {
+            Some(dtype) => builder.dtype(dtype),
+            None => builder,
+        };
         let Some(coded) = self.coded else {
             return builder;
         };
@@ -121,16 +146,7 @@ impl Step {
     }
 
     pub fn build(&self, rank: &Communicator) -> Result<Built, Error> {
-        self.build_of(rank, None)
-    }
-
-    /// With elements of another type than the schedule's.
-    pub fn build_of(&self, rank: &Communicator, dtype: Option<Dtype>) -> Result<Built, Error> {
-        let builder = self.builder(rank);
-        let op = match dtype {
-            Some(dtype) => builder.dtype(dtype).build()?,
-            None => builder.build()?,
-        };
+        let op = self.builder(rank).build()?;
         let most = self.shape.m as usize;
         let schedule = match &self.work {
             Work::Schedule(program) => program.name.clone(),

@@ -9,7 +9,7 @@ use crate::layer_norm_mlp::{
     LayerNormMlp, LayerNormMlpConfig, LayerNormMlpGradients, LayerNormMlpParameters,
     LayerNormMlpSaved,
 };
-use crate::linear::Product;
+use crate::linear::{self, Product};
 use crate::overlap::ModuleFlags;
 use crate::random::{RngTracker, is_part};
 use crate::scratch::Lent;
@@ -176,6 +176,8 @@ impl TransformerLayer {
         core: Arc<dyn CoreAttention>,
     ) -> Result<TransformerLayer, Error> {
         let (attention, mlp) = config.parts()?;
+        let [[qkv, proj], [fc1, fc2]] = [attention.linears(), mlp.linears()];
+        linear::ahead(userbuffers, [qkv, proj, fc1, fc2]);
         together(userbuffers.rank(), || {
             Ok(TransformerLayer {
                 config: config.clone(),

@@ -74,6 +74,11 @@ impl MultiheadAttentionConfig {
         }
     }
 
+    /// Of both products.
+    pub(crate) fn linears(&self) -> [LinearConfig; 2] {
+        [self.qkv(), self.proj()]
+    }
+
     pub(super) fn qkv(&self) -> LinearConfig {
         let columns = (self.heads + 2 * self.groups) * self.depth;
         LinearConfig {

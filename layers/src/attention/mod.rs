@@ -9,7 +9,7 @@ use crate::layer_norm_linear::{
     LayerNormLinear, LayerNormLinearConfig, LayerNormLinearGradients, LayerNormLinearParameters,
     LayerNormLinearSaved,
 };
-use crate::linear::{Gradients, Linear, Parameters, Product, Saved, fits};
+use crate::linear::{self, Gradients, Linear, Parameters, Product, Saved, fits};
 use crate::random::RngTracker;
 use crate::scratch::Lent;
 #[cfg(doc)]
@@ -148,6 +148,7 @@ impl MultiheadAttention {
     ) -> Result<MultiheadAttention, Error> {
         let rank = userbuffers.rank();
         config.checks(rank.world())?;
+        linear::ahead(userbuffers, config.linears());
         together(rank, || {
             let linear = config.qkv();
             let rope = config.rope.map(|Rope { base, positions }| {

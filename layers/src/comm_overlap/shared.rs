@@ -163,6 +163,7 @@ impl Shared {
                 choices,
                 coded,
                 margin: 0,
+                dtype: None,
             };
             step.build(self.rank())
         })

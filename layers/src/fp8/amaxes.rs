@@ -39,7 +39,7 @@ impl Amaxes {
                 Layout::Nt,
                 shape(world, AT_ONCE, AT_ONCE),
             );
-            step.margin(margin).build_of(rank, Some(Dtype::F32))
+            step.margin(margin).of(Dtype::F32).build(rank)
         };
         Ok(Amaxes {
             all: Mutex::new(rank.allocate("amaxes", [world, AT_ONCE])?),

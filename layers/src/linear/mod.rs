@@ -13,13 +13,13 @@ mod source;
 use crate::gradient_sum::GradientSum;
 use crate::overlap::{Overlap, Parallel, Pass};
 use crate::scratch::Lent;
-use crate::step::{Built, Step, together};
+use crate::step::{Built, Step, compile_ahead, together};
 use crate::userbuffers::Userbuffers;
 use casts::{Fp8, Kept};
 pub use config::LinearConfig;
 use counterflow::op::Workspace;
 use counterflow::prelude::bf16;
-use counterflow::{Communicator, Dtype, Error, Tensor};
+use counterflow::{Communicator, Error, Tensor};
 use plan::Plan;
 pub(crate) use source::{Place, Source};
 use std::sync::Arc;
@@ -35,6 +35,17 @@ impl LinearConfig {
         let each = steps.map(|step| step.workspace(userbuffers.rank()));
         Ok(Workspace::together(each.collect::<Result<Vec<_>, _>>()?))
     }
+}
+
+/// Proves and compiles side by side what these layers will build one after another.
+pub(crate) fn ahead<const N: usize>(userbuffers: &Userbuffers, layers: [LinearConfig; N]) {
+    if userbuffers.rank().gpu().is_emulated() {
+        return;
+    }
+    // What cannot be planned is refused where it is built.
+    let plans = layers.map(|config| Plan::new(userbuffers, &config).ok());
+    let steps = plans.iter().flatten().flat_map(Plan::steps);
+    compile_ahead(userbuffers.rank(), steps);
 }
 
 /// A layer's weights on one rank, which the caller owns.
@@ -160,6 +171,7 @@ impl Linear {
     /// name; for a name and settings that do not fit. As [`OpBuilder::build`](counterflow::OpBuilder::build) for each op.
     pub fn new(userbuffers: &Userbuffers, config: &LinearConfig) -> Result<Linear, Error> {
         let plan = Plan::new(userbuffers, config)?;
+        compile_ahead(userbuffers.rank(), plan.steps());
         together(userbuffers.rank(), || Linear::of(userbuffers, config, plan))
     }
 
@@ -197,11 +209,7 @@ impl Linear {
             dgrad: plan.dgrad.build(rank)?,
             wgrad: build(&plan.wgrad)?,
             gather: build(&plan.gather)?,
-            gather_scales: plan
-                .gather_scales
-                .as_ref()
-                .map(|step| step.build_of(rank, Some(Dtype::F32)))
-                .transpose()?,
+            gather_scales: build(&plan.gather_scales)?,
             sum: build(&plan.sum)?,
             partial: plan
                 .partial

@@ -6,7 +6,7 @@ use crate::overlap::{Gemm, Overlap, Parallel, Schedule};
 use crate::schedules as ours;
 use crate::step::{CODES, CodedStep, Step, blocks, shape, size};
 use crate::userbuffers::Userbuffers;
-use counterflow::{Error, Layout, Program, schedules};
+use counterflow::{Dtype, Error, Layout, Program, schedules};
 
 /// Columns of the ones that a bias's gradient is multiplied by: a row has 16 bytes.
 pub(super) const ONES: usize = 8;
@@ -251,6 +251,7 @@ impl Of<'_> {
             choices,
             coded: self.by_weight(Role::Input, false),
             margin: 0,
+            dtype: None,
         }
     }
 
@@ -286,6 +287,7 @@ impl Of<'_> {
             choices,
             coded: self.by_weight(Role::Gradient, true),
             margin: 0,
+            dtype: None,
         }
     }
 
@@ -322,6 +324,7 @@ impl Of<'_> {
             },
             choices,
             margin: 0,
+            dtype: None,
         }
     }
 
@@ -338,7 +341,8 @@ impl Of<'_> {
         let columns = self.along_tokens()?;
         let lines = self.world * blocks(self.each());
         let sizes = shape(lines, columns, columns);
-        Some(Step::new(schedules::all_gather(), Layout::Nt, sizes))
+        let step = Step::new(schedules::all_gather(), Layout::Nt, sizes);
+        Some(step.of(Dtype::F32))
     }
 
     fn gather(&self) -> Option<Step> {

@@ -389,6 +389,32 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
         self.memory_to_build()
     }
 
+    /// Proves what building is going to load, and compiles it into the cache. Nothing is loaded, measured or agreed on: each rank calls it
+    /// when it likes, and for ops that are built one after another later it may run side by side. An emulated rank compiles nothing,
+    /// unless `COUNTERFLOW_FILL` asks for it.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, schedules::GemmOp};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let builders = [64, 128].map(|m| rank.op_of::<GemmOp>().first_options().up_to(m, 64, 64));
+    /// std::thread::scope(|scope| {
+    ///     for builder in &builders {
+    ///         scope.spawn(|| builder.compile_ahead());
+    ///     }
+    /// });
+    /// assert_eq!(rank.modules_loaded(), 0);
+    /// let ops = builders.map(|builder| builder.build());
+    /// assert!(ops.iter().all(|op| op.is_ok()) && rank.modules_loaded() == 2);
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`OpBuilder::build`], as far as proofs go. What does not compile is told by that.
+    pub fn compile_ahead(&self) -> Result<(), Error> {
+        self.compiles_ahead()
+    }
+
     /// Chooses, proves, compiles or takes from the cache, loads, and agrees with the other ranks. Collective: every rank
     /// builds the same, in the same order. Only a kernel that has neither counters nor scratch, such as
     /// [`Communicator::op`]'s of a

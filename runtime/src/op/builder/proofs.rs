@@ -8,7 +8,8 @@ use crate::communicator::Communicator;
 use crate::driver::Local;
 use crate::error::Error;
 use crate::family::{self, Chosen, Reason, Source, sources};
-use crate::launch::{Loaded, is_alone};
+use crate::jit::Compiler;
+use crate::launch::{self, Loaded, is_alone};
 use crate::metrics::Why;
 use crate::op::argument::Needs;
 use crate::proof::{Asked, Bits, Proof};
@@ -285,6 +286,30 @@ impl<S: Launcher> OpBuilder<'_, S> {
             stages,
             unmeasured: None,
         })
+    }
+
+    /// Proves all buckets, without a measurement, and compiles their kernels side by side.
+    pub(super) fn compiles_ahead(&self) -> Result<(), Error> {
+        if self.rank.gpu().is_emulated() && !self.rank.fills()? {
+            return Ok(());
+        }
+        let all = self.proofs(&|_, _| Ok(Measured::Stays))?;
+        let found = match self.compiler {
+            Some(_) => None,
+            None => Compiler::find().ok(),
+        };
+        let compiler = self.compiler.or(found.as_ref());
+        if let Some(compiler) = compiler.filter(|compiler| compiler.keeps()) {
+            let stages = all.iter().flat_map(|bucket| &bucket.stages);
+            // An exchange of low latency has another text, and what needs multicast is refused.
+            let stages = stages.filter(|proof| proof.collective.is_none());
+            let pipelines = stages.map(|proof| &proof.pipeline);
+            launch::warm(
+                compiler,
+                pipelines.filter(|pipeline| !pipeline.kernel.needs_multicast()),
+            );
+        }
+        Ok(())
     }
 
     /// Memory that these take.
