@@ -5,6 +5,7 @@ use counterflow::family::Family;
 use counterflow::op::Workspace;
 use counterflow::rule::Fp8;
 use counterflow::{Communicator, Dtype, Error, Layout, Op, OpBuilder, Program, Scales, Shape};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Work of a step: one schedule, or the fastest one of a family.
@@ -71,9 +72,17 @@ pub(crate) fn compile_ahead<'s>(rank: &Communicator, steps: impl IntoIterator<It
     if rank.gpu().is_emulated() {
         return;
     }
+    let steps: Vec<&Step> = steps.into_iter().collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(step) = steps.get(next.fetch_add(1, Ordering::Relaxed)) {
+            drop(step.builder(rank).compile_ahead());
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
-        for step in steps {
-            scope.spawn(|| drop(step.builder(rank).compile_ahead()));
+        for _ in 0..cores.min(steps.len()) {
+            scope.spawn(work);
         }
     });
 }

@@ -160,6 +160,43 @@ fn two_replicas_learn_together() {
     assert!(falls(&fell), "{fell:?}");
 }
 
+/// As torchrun starts them: a process for each rank, two replicas of two ranks.
+#[test]
+fn processes_learn_what_threads_do() {
+    let small = "--num-replicas 2 --iters 2 --seq-length 6 --hidden 32 --num-heads 4 --head-dim 8 --layer-type LayerNormMLP";
+    let threads = run(&format!("--ranks 4 {small}"));
+    assert!(threads.status.success(), "{}", text(&threads.stderr));
+    let job = format!("the example of layers of {}", std::process::id());
+    let start = |rank: u32| {
+        let mut command = command_of("layer", small);
+        for name in ["RANK", "LOCAL_RANK"] {
+            command.env(name, rank.to_string());
+        }
+        for name in ["WORLD_SIZE", "LOCAL_WORLD_SIZE"] {
+            command.env(name, "4");
+        }
+        command
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", "29512");
+        command.env("TORCHELASTIC_RUN_ID", &job);
+        let command = command.stdout(std::process::Stdio::piped());
+        command
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .expect("started")
+    };
+    let ranks: Vec<_> = (0..4).map(start).collect();
+    let mut said = String::new();
+    for rank in ranks {
+        let done = rank.wait_with_output().expect("ended");
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        said += &text(&done.stdout);
+    }
+    let found = losses(&said);
+    assert_eq!(found.len(), 2, "{said}");
+    assert_eq!(found, losses(&text(&threads.stdout)));
+}
+
 /// What averages over replicas begins when a part's gradients are enqueued, before the rest of the backward pass is, and is awaited before
 /// the optimizer.
 #[test]
