@@ -4,6 +4,7 @@
 //! says what it models and what it does not.
 
 mod band;
+mod batches;
 mod cost;
 mod event;
 pub mod gantt;

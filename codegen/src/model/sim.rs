@@ -67,6 +67,8 @@ pub(super) struct Sim<'a> {
     pub waiting: Map<usize, Vec<Waiting>>,
     /// Operand blocks that have been read from memory: rank, buffer, first row, first column.
     pub touched: Map<(u16, u16, u32, u32), ()>,
+    /// Batches that have come to a step of an agent's item, or to its end, where others are still to come.
+    pub batches: Map<(u32, u32, Option<u32>), u32>,
     pub finished: Ps,
     queue: BinaryHeap<Reverse<(Ps, u64, Action)>>,
     decided: u64,
@@ -107,6 +109,7 @@ impl<'a> Sim<'a> {
             cells: vec![0; cells],
             waiting: Map::default(),
             touched: Map::default(),
+            batches: Map::default(),
             finished: 0,
             queue: BinaryHeap::new(),
             decided: 0,

@@ -4,6 +4,7 @@ use super::cost::Ps;
 use super::event::EventKind;
 use crate::kernel::{Kernel, OpId, RoleKind};
 use crate::plan::Plan;
+use crate::warp::BATCH;
 
 /// Subject of the timing.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -18,11 +19,44 @@ pub(super) enum Mode {
 #[derive(Clone, Default)]
 pub(super) struct AgentState {
     pub next: u32,
+    /// Batches of that item that have been claimed.
+    pub batch: u32,
     pub done: u32,
     /// The phase of the last claimed item, and the first item of that phase.
     pub phase: (u32, u32),
     /// Workers that wait for items of earlier phases.
     pub joining: Vec<u32>,
+}
+
+/// The part of an item that a worker does: so many boxes at most.
+#[derive(Clone, Copy)]
+pub(super) struct Batch {
+    /// Number of this one.
+    index: u64,
+    /// Boxes of the item, all in one batch if it is not divided.
+    boxes: u64,
+}
+
+impl Batch {
+    /// All of an item.
+    pub(super) const WHOLE: Batch = Batch { index: 0, boxes: 1 };
+
+    /// Batch of that number of so many boxes, of which there is one at least.
+    pub(super) fn new(index: u32, boxes: u64) -> Batch {
+        let index = index.into();
+        Batch { index, boxes }
+    }
+
+    /// Batches of the item.
+    pub(super) fn of(self) -> u32 {
+        self.boxes.div_ceil(u64::from(BATCH)) as u32
+    }
+
+    /// This one's share of that many bytes.
+    pub(super) fn share(self, bytes: u64) -> u64 {
+        let before = |index: u64| bytes * (index * u64::from(BATCH)).min(self.boxes) / self.boxes;
+        before(self.index + 1) - before(self.index)
+    }
 }
 
 /// One CTA, one CTA's spare warps, or one copy engine.
@@ -38,6 +72,8 @@ pub(super) struct Worker {
     pub end: u32,
     /// Item of the agent, and the number of items that must be done before it may start.
     pub item: Option<(u32, u32)>,
+    /// The part of it that it does.
+    pub batch: Batch,
     /// No dot of the item has run yet.
     pub fresh: bool,
     /// Since when it is blocked, and why.
@@ -99,6 +135,7 @@ pub(super) fn workers(kernel: &Kernel, plan: &Plan, mode: Mode) -> Vec<Worker> {
                     cursor: 0,
                     end: 0,
                     item: None,
+                    batch: Batch::WHOLE,
                     fresh: true,
                     blocked: None,
                     done: false,

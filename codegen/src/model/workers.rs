@@ -76,10 +76,15 @@ impl Sim<'_> {
                 state.phase = (item.phase, state.next);
             }
             let worker = &mut self.workers[w];
-            worker.item = Some((state.next, state.phase.1));
+            let (which, index) = (state.next, state.batch);
+            worker.item = Some((which, state.phase.1));
             (worker.cursor, worker.end) = (item.start, item.end);
             worker.fresh = true;
-            state.next += 1;
+            let batch = self.batch(agent, which, index);
+            self.workers[w].batch = batch;
+            let state = &mut self.agents[agent as usize];
+            state.batch = (index + 1) % batch.of();
+            state.next += u32::from(state.batch == 0);
             return true;
         }
     }
@@ -89,7 +94,7 @@ impl Sim<'_> {
         let worker = &mut self.workers[w];
         let of = (worker.agent, item);
         worker.item = None;
-        if !self.close_lane(w, of) {
+        if !self.close_lane(w, of) && self.is_last(w, (item, None)) {
             self.complete(of.0 as usize);
         }
     }
@@ -140,17 +145,32 @@ impl Sim<'_> {
                 if self.mode == Mode::GemmAlone || self.hand_over(w) {
                     return Did::Step;
                 }
-                let index = self.plan.arrivals.index(*home, *counter, *cell);
-                self.signal(w, false, *home, index, *amount);
+                let Worker { item, cursor, .. } = self.workers[w];
+                let item = item.map_or(0, |(item, _)| item);
+                if self.is_last(w, (item, Some(cursor))) {
+                    let index = self.plan.arrivals.index(*home, *counter, *cell);
+                    self.signal(w, false, *home, index, *amount);
+                }
                 Did::Step
             }
             StepKind::Copy { src, .. } => {
                 if self.mode == Mode::GemmAlone {
                     return Did::Step;
                 }
+                let batch = self.workers[w].batch;
                 match crossing(self.kernel, rank, step) {
-                    Some(moved) => self.transfer(w, op, moved),
-                    None => self.local(w, op, EventKind::Local, 2 * src.bytes(self.kernel)),
+                    Some(moved) => self.transfer(
+                        w,
+                        op,
+                        Crossing {
+                            bytes: batch.share(moved.bytes),
+                            ..moved
+                        },
+                    ),
+                    None => {
+                        let bytes = batch.share(src.bytes(self.kernel));
+                        self.local(w, op, EventKind::Local, 2 * bytes)
+                    }
                 }
             }
             StepKind::Dot { a, b, .. } => {
