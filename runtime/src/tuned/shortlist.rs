@@ -27,9 +27,10 @@ pub struct Shortlist {
     pub refused: Option<Error>,
 }
 
-/// Up to `most` of the kernels for a shape: the best of each kind of tile, then the best of those that differ from them in
-/// anything but the order of tiles, then other orders. The model is least sure of tiles, and knows little of what caches hold.
-/// `fits` is asked before a kernel is taken; what it refuses is left out.
+/// Up to `most` of the kernels for a shape: the best of each kind, then the best of those that differ from them in anything but the
+/// order of tiles, then other orders. A kind is a tile, the number of CTAs that share its K, and, where a CTA has several tiles,
+/// whether it is in ping-pong. The model is least sure of tiles and of shared K, and knows little of what caches hold. `fits` is
+/// asked before a kernel is taken; what it refuses is left out.
 ///
 /// ```
 /// use counterflow::codegen::{lower::lower, verify};
@@ -62,7 +63,7 @@ pub fn shortlist(
     let of = |at: usize| (&**kernels[ranked[at].which], &ranked[at]);
     let new_kind = |at: usize, taken: &[usize]| {
         let mut known = taken.iter();
-        known.all(|other| kind(of(*other).0) != kind(of(at).0))
+        known.all(|other| kind(of(*other)) != kind(of(at)))
     };
     let unlike = |at: usize, taken: &[usize]| {
         let mut known = taken.iter();
@@ -95,9 +96,14 @@ pub fn shortlist(
     }
 }
 
-/// The choices of tiles, and of how warpgroups share them: what decides how much is read, and from where.
-fn kind(kernel: &Kernel) -> Vec<(&String, &Setting)> {
-    let of_kind = |name: &str| name.ends_with("tiles") || name.ends_with("ping_pong");
+/// The choices of tiles, and of how CTAs and warpgroups share them: what decides how much is read, when, and from where. In ping-pong
+/// a tile's products hide the end of the one before, of which there is none where each CTA has one.
+fn kind<'a>((kernel, ranked): (&'a Kernel, &Ranked)) -> Vec<(&'a String, &'a Setting)> {
+    let several = ranked.plan.grid.rounds > 1;
+    let of_kind = |name: &str| {
+        let shared = name.ends_with("tiles") || name.ends_with("split");
+        shared || several && name.ends_with("ping_pong")
+    };
     let choices = kernel.variant.choices.iter();
     choices.filter(|(name, _)| of_kind(name)).collect()
 }

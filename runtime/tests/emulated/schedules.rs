@@ -160,3 +160,26 @@ pub fn gather_of_choices(w_first: bool) -> Program {
     });
     s.finish()
 }
+
+/// y = x · wᵀ with choices for few rows: tiles, clusters, parts of K, and whether warpgroups share a tile.
+#[allow(dead_code, reason = "unit tests of the crate use it")]
+pub fn product_of_choices() -> Program {
+    let mut s = ScheduleBuilder::new("product_of_choices");
+    let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+    let y = s.out("y", Bf16);
+    let tiles = tune([(128, 64), (128, 80), (128, 96), (64, 64), (16, 64)]);
+    let tiles = s.tiles("tiles", y, tiles);
+    let options = GemmOptions {
+        cluster: Some(tune([(1, 1), (1, 2)])),
+        split: Some(tune([1, 2, 4])),
+        ping_pong: Some(tune([false, true])),
+        ..GemmOptions::default()
+    };
+    s.gemm(options, |s| {
+        s.for_items("t", tiles.grouped(8), |s, t| {
+            let acc = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), acc);
+        });
+    });
+    s.finish()
+}
