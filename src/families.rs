@@ -95,14 +95,14 @@ pub fn gemm_reduce_scatter() -> Family {
         .or_stages([product(), Stage::new(reduce_scatter()).of_result()])
 }
 
-/// y = all_reduce(x · wᵀ): in one kernel by two shots or by one, or not fused, with a bulk exchange or one of low latency. All round each rank's term, and add in f32 in the order of ranks.
-///
-/// [`Collective::TwoShotAllReduce`] is none of them yet: it has not run on a GPU.
+/// y = all_reduce(x · wᵀ): in one kernel by two shots or by one, or not fused, with a bulk exchange or one of low latency, which takes one
+/// shot or two. All round each rank's term, and add in f32 in the order of ranks.
 pub fn gemm_all_reduce() -> Family {
-    let few = Stage::low_latency(Collective::AllReduce, all_reduce());
+    let few = |shots| Stage::low_latency(shots, all_reduce()).of_result();
     Family::new("gemm_all_reduce", gemm_ar())
         .or(gemm_ar_one_shot())
-        .or_stages([product(), few.of_result()])
+        .or_stages([product(), few(Collective::AllReduce)])
+        .or_stages([product(), few(Collective::TwoShotAllReduce)])
         .or_stages([product(), Stage::new(all_reduce()).of_result()])
         .or_predicted([Stage::new(gemm_ar_multicast())])
         .or_predicted([product(), Stage::new(all_reduce_multicast()).of_result()])

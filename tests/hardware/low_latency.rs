@@ -66,6 +66,7 @@ fn an_exchange_has_the_bits_of_the_schedule_on_two_ranks() {
 #[test]
 fn an_exchange_has_the_bits_of_the_schedule_on_three_ranks() {
     same_bits::<bf16>(3);
+    same_bits::<half::f16>(3);
 }
 
 #[test]

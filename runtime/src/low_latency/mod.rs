@@ -270,6 +270,10 @@ impl Sizes {
     /// The model's time of a launch, in seconds: its start behind a kernel of ours, a word's way to a peer for each shot, and the bytes
     /// that a rank sends.
     ///
+    /// Of W ranks one shot sends W - 1 times all rows, two send 2 (W - 1) / W times as much, and a word goes once more. So two shots are
+    /// faster from latency · rate · W / ((W - 1) (W - 2)) bytes of all rows on: of four ranks with an H200's links 285 KB, 18 rows of
+    /// 8192 elements; of two never.
+    ///
     /// An all-reduce with a norm behind it, which exchanges its rows so, took by that much longer than one of a single rank on two H100s
     /// (`notes/bench`): of 1 row of 6144 elements 1.4 µs (this says 1.3), of 16 rows of 8192 2.5 (2.0), of 128 6.9 (7.2).
     pub(crate) fn seconds(&self, machine: &Machine) -> f64 {
@@ -280,5 +284,50 @@ impl Sizes {
         }
         let sent = u64::from(self.world - 1) * self.each();
         alone + f64::from(self.shots()) * machine.signal_latency + sent as f64 / machine.link_push
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fewest rows of 8192 elements of which two shots take less than one.
+    fn two_shots_from(world: u32, machine: &Machine) -> Option<u32> {
+        let seconds = |collective, rows| {
+            let sizes = Sizes::of_shape(collective, world, &Shape::new(rows, 0, 8192));
+            sizes.seconds(machine)
+        };
+        let less = |rows: &u32| {
+            let one = seconds(Collective::AllReduce, *rows);
+            seconds(Collective::TwoShotAllReduce, *rows) < one
+        };
+        (1..=512).find(less)
+    }
+
+    /// No number is fitted: a word's latency and the link's rate say it, of any machine.
+    #[test]
+    fn two_shots_are_faster_from_where_a_words_way_is_shorter_than_the_bytes_that_they_save() {
+        let (h200, slow) = (Machine::h200(), Machine::h200());
+        let slow = Machine {
+            signal_latency: 3.0 * slow.signal_latency,
+            link_push: slow.link_push / 2.0,
+            ..slow
+        };
+        for machine in [h200, slow] {
+            assert_eq!(two_shots_from(2, &machine), None, "they save nothing");
+            for world in 3..=8 {
+                let ranks = f64::from(world);
+                let bytes = machine.signal_latency * machine.link_push * ranks
+                    / ((ranks - 1.0) * (ranks - 2.0));
+                let from = two_shots_from(world, &machine).expect("some");
+                // A rank owns whole rows, so it may be up to a row of each rank more.
+                let rows = bytes / 16384.0;
+                let found = f64::from(from);
+                assert!(
+                    (rows..=rows + 2.0 * ranks).contains(&found),
+                    "{world} ranks: from {found} rows, not {rows}"
+                );
+            }
+        }
     }
 }
