@@ -14,6 +14,7 @@ mod library;
 mod low_latency;
 mod macros;
 mod measured;
+mod measured_families;
 mod negative;
 mod no_depth;
 mod no_rows;

@@ -183,7 +183,7 @@ fn the_band_of_predictions_is_that_of_the_measured_rows() {
 }
 
 /// True of a third of the products, by a hash of the shape.
-fn is_held_out([m, n, k]: [u32; 3]) -> bool {
+pub fn is_held_out([m, n, k]: [u32; 3]) -> bool {
     // FNV-1a.
     let bytes = [m, n, k].into_iter().flat_map(u32::to_le_bytes);
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

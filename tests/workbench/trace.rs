@@ -34,7 +34,7 @@ fn without_a_gpu_the_page_is_the_prediction_and_says_so() {
         &[
             "no communication to hide",
             "nine of ten of",
-            "measured products",
+            "measured launches",
         ],
     );
 }

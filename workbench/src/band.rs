@@ -13,7 +13,7 @@ pub(super) fn of(kernel: &Kernel, machine: &Machine) -> Option<Band> {
 pub(super) fn told(band: Option<&Band>, machine: &Machine) -> String {
     match band {
         Some(Band { low, high, rows }) => format!(
-            "error band on {}: nine of ten of {rows} measured products took {low:.2} to {high:.2} of the predicted time",
+            "error band on {}: nine of ten of {rows} measured launches took {low:.2} to {high:.2} of the predicted time",
             machine.name
         ),
         None => format!(

@@ -1,6 +1,6 @@
 //! How far predictions have been from what was measured.
 
-use crate::kernel::{Kernel, RoleKind};
+use crate::kernel::{Kernel, Role, RoleKind};
 use crate::machine::Machine;
 
 /// Measured times over predicted ones: nine of ten rows lie between `low` and `high`.
@@ -10,9 +10,10 @@ use crate::machine::Machine;
 /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
 ///
 /// let (series, _) = example::proven();
-/// // Nothing that communicates was measured beside the model.
-/// let known: Option<Band> = model::band(series.kernel(), &Machine::h200());
-/// assert_eq!(known, None);
+/// // What communicates was measured beside the model on H100s alone.
+/// let known: Option<Band> = model::band(series.kernel(), &Machine::h100());
+/// assert!(known.is_some_and(|band| band.low < band.high));
+/// assert_eq!(model::band(series.kernel(), &Machine::h200()), None);
 /// # Ok::<(), counterflow_codegen::diag::Diagnostic>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -26,7 +27,8 @@ pub struct Band {
 }
 
 /// The band of a kernel's predictions on a machine. `None` where no measured rows are of such a kernel: those are of one
-/// product of 16-bit types alone, on an H200 and an H100 (`tests/measured`). A test holds these numbers to the rows.
+/// product of 16-bit types alone, on an H200 and an H100 (`tests/measured`), and of the library's fused schedules of 16-bit types on
+/// two to four H100s, where they were the fastest of their family (`runtime/tuned`). A test holds these numbers to the rows.
 pub fn band(kernel: &Kernel, machine: &Machine) -> Option<Band> {
     let moves = !kernel.counters.is_empty() || kernel.variant.world > 1;
     let one_role = matches!(&kernel.roles[..], [role] if matches!(role.kind, RoleKind::Gemm(_)));
@@ -35,6 +37,10 @@ pub fn band(kernel: &Kernel, machine: &Machine) -> Option<Band> {
         .buffers
         .iter()
         .all(|buffer| buffer.dtype.bytes() == 2);
+    let multiplies = |role: &Role| matches!(role.kind, RoleKind::Gemm(_));
+    if moves && wide && kernel.roles.iter().any(multiplies) {
+        return machine.gpu.contains("H100").then_some(H100_FUSED);
+    }
     if moves || !one_role || !three || !wide {
         return None;
     }
@@ -53,4 +59,10 @@ const H100: Band = Band {
     low: 0.909,
     high: 1.284,
     rows: 672,
+};
+
+const H100_FUSED: Band = Band {
+    low: 1.019,
+    high: 1.273,
+    rows: 51,
 };
