@@ -56,13 +56,13 @@ const H200: Band = Band {
 };
 
 const H100: Band = Band {
-    low: 0.909,
-    high: 1.284,
+    low: 0.869,
+    high: 1.280,
     rows: 672,
 };
 
 const H100_FUSED: Band = Band {
-    low: 1.019,
-    high: 1.273,
+    low: 0.985,
+    high: 1.268,
     rows: 51,
 };
