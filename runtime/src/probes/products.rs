@@ -36,10 +36,12 @@ const FEW: u32 = 4;
 
 /// A pause after which a GPU is cool.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Seconds of launches that are timed, cool and hot, and that heat.
+/// Seconds of launches that are timed, cool and hot, and that heat: the power limit takes more than a second to settle.
 const COOL: f64 = 0.02;
 const HOT: f64 = 0.1;
-const HEAT: f64 = 0.8;
+const HEAT: f64 = 2.0;
+/// Turns of hot products whose difference counts: both meet the same clocks, which two in a row did not.
+const TURNS: u32 = 8;
 
 /// A product, ready to launch.
 struct Product {
@@ -227,11 +229,22 @@ impl Products {
             times.push(again);
         }
         let all = self.rounds.iter().filter(|it| it.sms == rank.gpu().sms());
-        for product in all {
-            let at = on(&mut self.of_depth, product);
-            times.push(product.time(rank, &mut self.of_depth[at], (load, HOT))?);
-            load += HOT;
+        let all: Vec<&Product> = all.collect();
+        let mut turns = vec![Vec::new(); all.len()];
+        for _ in 0..TURNS {
+            for (product, turns) in all.iter().zip(&mut turns) {
+                let at = on(&mut self.of_depth, product);
+                let span = HOT / 2.0;
+                turns.push(product.time(rank, &mut self.of_depth[at], (load, span))?);
+                load += span;
+            }
         }
+        let means = turns.iter().filter_map(|turns| {
+            let seconds = turns.iter().map(|turn| turn.seconds).sum::<f64>();
+            let seconds = seconds / f64::from(TURNS);
+            turns.first().map(|turn| ProductTime { seconds, ..*turn })
+        });
+        times.extend(means);
         Ok(times)
     }
 }
