@@ -412,15 +412,21 @@ fn large_products_have_large_tiles_on_an_h100() {
         choice.variant.choices["tiles"]
     };
     let (h100, h200) = (Machine::h100(), Machine::h200());
-    // The gathers: 5278 µs in 128x192 and 5361 in 128x256, where 128x128 in ping-pong takes 6380.
-    for (program, size, wanted) in [
-        (schedules::gemm_ar(), [8192, 8192, 14336], "128x256"),
-        (schedules::gemm_rs(), [8192, 8192, 4096], "128x256"),
-        (schedules::ag_gemm(), [8192, 28672, 8192], "128x192"),
-        (schedules::ag_gemm_pull(), [8192, 28672, 8192], "128x192"),
+    // The gathers: 5278 µs in 128x192 and 5361 in 128x256, where 128x128 in ping-pong takes 6380. The two are nearer to each other than
+    // predictions are to times.
+    let large = ["128x256", "128x192"];
+    for (program, size, fast) in [
+        (schedules::gemm_ar(), [8192, 8192, 14336], &large[..1]),
+        (schedules::gemm_rs(), [8192, 8192, 4096], &large[..1]),
+        (schedules::ag_gemm(), [8192, 28672, 8192], &large),
+        (schedules::ag_gemm_pull(), [8192, 28672, 8192], &large),
     ] {
-        let tile = tile(&program, 2, &h100, size);
-        assert_eq!(tile.to_string(), wanted, "{} {size:?}", program.name);
+        let tile = tile(&program, 2, &h100, size).to_string();
+        assert!(
+            fast.contains(&&tile[..]),
+            "{} {size:?}: {tile}",
+            program.name
+        );
     }
     let area = |tile: Setting| match tile {
         Setting::Pair(rows, columns) => rows * columns,
