@@ -1,6 +1,7 @@
 //! Schedules as users write them: what the macros and the builder make of them, the library, its neighbours that break a
 //! rule, and the variants they run in.
 
+mod backward;
 mod builder;
 #[path = "../common/candidates.rs"]
 mod candidates;

@@ -13,8 +13,12 @@
 pub struct Sm {
     /// Bytes a second that the two SMs of a pair read through the L2 cache together, or one whose other is idle.
     pub l2_pair: f64,
-    /// Bytes a second that an SM reads if an operand is MN-major, with what memory delivers of it. Measured on H200s alone.
+    /// Bytes a second that an SM reads if an operand is MN-major, with what memory delivers of it: measured with
+    /// [`Sm::by_rows_at`]'s.
     pub by_rows: f64,
+    /// Bytes a second through L2 and from memory where that was measured, of all SMs. With others such reads take the
+    /// difference that other reads take.
+    pub by_rows_at: [f64; 2],
     /// The rate of such an SM outside clusters while in step with the others, as a share of that.
     pub in_step_by_rows: f64,
     /// K steps after which CTAs that began together are in step half the time.
@@ -103,6 +107,7 @@ impl Sm {
     pub const HOPPER: Sm = Sm {
         l2_pair: 203e9,
         by_rows: 11.4e12 / 132.0,
+        by_rows_at: [13.4e12, 4.3e12],
         in_step_by_rows: 0.96,
         apart: 800.0,
         cluster_sm: 128e9,

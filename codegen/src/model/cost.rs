@@ -167,12 +167,13 @@ impl<'a> Costs<'a> {
         let feeds = self.feeds(item, whole, read, by_rows.contains(&true));
         let alike = (x(1).come, w(1, Neighbour::Other).come);
         let depth = f64::from(a.columns.len()) * f64::from(dtype.bytes());
-        let from_memory = match by_rows.contains(&true) {
-            // In the rate of such reads.
-            true => 0.0,
-            false => self.memory_share(item, alike, depth),
+        let from_memory = self.memory_share(item, alike, depth);
+        let feeds = match by_rows.contains(&true) {
+            // Their rate has what memory takes, where it was measured.
+            true => feeds
+                .map(|line| line + from_memory * (1.0 - machine.memory / machine.sm.by_rows_at[1])),
+            false => [feeds[0], feeds[1] + from_memory],
         };
-        let feeds = [feeds[0], feeds[1] + from_memory];
         let latency = if split > 2 {
             machine.sm.shared_step_latency
         } else {
@@ -276,9 +277,12 @@ impl<'a> Costs<'a> {
         } else {
             0.0
         };
+        let sms = f64::from(machine.sms);
         let alone = rate.min(match by_rows {
-            true => machine.sm.by_rows,
-            false => machine.l2 / f64::from(machine.sms),
+            true => {
+                1.0 / (1.0 / machine.sm.by_rows + sms / machine.l2 - sms / machine.sm.by_rows_at[0])
+            }
+            false => machine.l2 / sms,
         });
         let in_step = match (by_rows, clustered) {
             (false, _) => rate,
