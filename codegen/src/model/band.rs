@@ -62,7 +62,7 @@ const H100: Band = Band {
 };
 
 const H100_FUSED: Band = Band {
-    low: 0.985,
-    high: 1.268,
-    rows: 51,
+    low: 0.983,
+    high: 1.240,
+    rows: 52,
 };
