@@ -36,6 +36,7 @@ pub mod graph;
 mod group;
 mod held;
 pub mod jit;
+mod latest;
 pub mod launch;
 mod low_latency;
 pub mod machines;

@@ -1,10 +1,11 @@
 //! From a schedule to what is loaded: choices, proofs and warps, made once for all ranks of a process.
 
 use crate::error::Error;
+use crate::latest::Latest;
 use crate::low_latency::{Collective, Sizes};
 use crate::machines;
 use crate::metrics::Why;
-use crate::tuned::{self, Tuned, Winner};
+use crate::tuned::{self, Choice, Tuned, Winner};
 use crate::warps::warps;
 use counterflow_codegen::bits::BitsClass;
 use counterflow_codegen::kernel::Kernel;
@@ -71,6 +72,9 @@ struct Known {
 
 /// So many proofs stay without an op: as many as a layer has ops, with buckets, and with the candidates of families.
 const LATEST: usize = 48;
+
+/// Choices that are kept. One takes about 1 KiB.
+const CHOICES: usize = 256;
 
 /// A schedule with its choices made, and what is proven about it.
 #[derive(Debug)]
@@ -166,6 +170,31 @@ impl Proven {
     }
 }
 
+impl Asked<'_> {
+    /// The choice by tables and the model. It depends on no rank and takes most of what a proof takes, so the latest are kept for
+    /// the process: other communicators ask for the same.
+    fn choice(&self, machine: &Machine) -> Result<Choice, Error> {
+        static LATEST: Mutex<Latest<Choice, CHOICES>> = Mutex::new(Latest::new());
+        let mut first = Tuned::default();
+        let known = self.known.iter();
+        known.for_each(|known| first.put(known.clone()));
+        let user = Tuned::of_user()?;
+        let key = blake3::hash(format!("{self:?} {user:?} {machine:?}").as_bytes());
+        let place = {
+            let mut latest = LATEST.lock().unwrap_or_else(PoisonError::into_inner);
+            latest.place(key)
+        };
+        if let Some(choice) = place.get() {
+            return Ok(choice.clone());
+        }
+        let tables = [first, user, Tuned::embedded()?];
+        let admits = |kernel: &Checked<Kernel>| self.bits.admits(kernel);
+        let (base, at) = (&self.variant, (&self.shape, machine));
+        let choice = tuned::select_of(&tables, self.gpu, self.program, base, at, &admits)?;
+        Ok(place.get_or_init(|| choice).clone())
+    }
+}
+
 impl Proof {
     /// The model's time of the largest launch, in seconds.
     pub(crate) fn predicted(&self, machine: &Machine) -> f64 {
@@ -191,7 +220,7 @@ impl Proof {
             sms,
             first_options,
             bits,
-            known,
+            ..
         } = asked;
         // The proof of many rows takes long.
         let few = collective.map(|collective| Sizes::of_shape(collective, variant.world, shape));
@@ -203,12 +232,7 @@ impl Proof {
         let (variant, why) = if *first_options {
             (variant.clone(), Why::FirstOptions)
         } else {
-            let mut first = Tuned::default();
-            known.iter().for_each(|known| first.put(known.clone()));
-            let tables = [first, Tuned::of_user()?, Tuned::embedded()?];
-            let admits = |kernel: &Checked<Kernel>| bits.admits(kernel);
-            let at = (shape, &machine);
-            let choice = tuned::select_of(&tables, gpu, program, variant, at, &admits)?;
+            let choice = asked.choice(&machine)?;
             let why = match choice.measured {
                 _ if tuned::combinations(program, variant, &BTreeMap::new()).len() < 2 => {
                     Why::OnlyOne
@@ -279,6 +303,32 @@ mod tests {
         assert!(Arc::ptr_eq(&of(&first, 512), &of(&first, 512)));
         assert!(!Arc::ptr_eq(&of(&first, 512), &of(&first, 256)));
         assert!(!Arc::ptr_eq(&of(&first, 512), &of(&second, 512)));
+    }
+
+    #[test]
+    fn a_choice_is_kept_for_what_is_asked_again_on_such_a_machine() {
+        let program = product((128, 128));
+        let asked = Asked {
+            program: &program,
+            collective: None,
+            variant: Variant::new(1),
+            shape: Shape::new(512, 256, 128),
+            gpu: "a GPU",
+            sms: 132,
+            first_options: false,
+            bits: Bits::Any,
+            known: None,
+        };
+        let machine = Machine::h200();
+        let choice = asked.choice(&machine).expect("a choice");
+        assert_eq!(asked.choice(&machine).expect("a choice"), choice);
+        // Whatever else is asked is chosen anew: what is refused is.
+        let refused = Asked {
+            variant: Variant::new(1).set("tiles", (8, 8)),
+            ..asked.clone()
+        };
+        (0..2).for_each(|_| _ = refused.choice(&machine).expect_err("no such tile"));
+        assert_eq!(asked.choice(&machine).expect("a choice"), choice);
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! Proofs of the warp level, the longest ones. They depend on a kernel and on no shape, so they are kept for the process:
 //! choosing a variant, building it, and building it again for another shape or by other ranks take one proof.
 
+use crate::latest::Latest;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::verify::{self, Checked};
 use counterflow_codegen::warp::Pipeline;
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 /// Kernels that are kept. One takes about 100 KiB.
 const KEPT: usize = 128;
@@ -19,7 +19,7 @@ type Verdict = Result<Checked<Pipeline>, Diagnostics>;
 /// # Errors
 /// As [`verify::warps`].
 pub(crate) fn warps(kernel: &Checked<Kernel>) -> Verdict {
-    static LATEST: Mutex<Latest> = Mutex::new(Latest(VecDeque::new()));
+    static LATEST: Mutex<Latest<Verdict, KEPT>> = Mutex::new(Latest::new());
     // All of it, with the places that a report names: two schedules of one name are two. But `Debug` of a foreign function leaves
     // its twin out. So nothing may read a twin from a pipeline that is kept here: the emulator takes those of its own series.
     let key = blake3::hash(format!("{:?}", **kernel).as_bytes());
@@ -28,23 +28,6 @@ pub(crate) fn warps(kernel: &Checked<Kernel>) -> Verdict {
         latest.place(key)
     };
     place.get_or_init(|| verify::warps(kernel)).clone()
-}
-
-/// Verdicts by their kernels' hash, those asked for last at the end.
-struct Latest(VecDeque<(blake3::Hash, Arc<OnceLock<Verdict>>)>);
-
-impl Latest {
-    /// The place of a kernel's verdict, which is empty until somebody proves it.
-    fn place(&mut self, key: blake3::Hash) -> Arc<OnceLock<Verdict>> {
-        let known = self.0.iter().position(|(known, _)| *known == key);
-        let known = known.and_then(|at| self.0.remove(at));
-        if known.is_none() && self.0.len() == KEPT {
-            self.0.pop_front();
-        }
-        let place = known.map(|(_, place)| place).unwrap_or_default();
-        self.0.push_back((key, place.clone()));
-        place
-    }
 }
 
 #[cfg(test)]
@@ -66,19 +49,5 @@ mod tests {
         assert!(std::ptr::eq(&*first, &*again));
         assert_eq!(other.kernel.text(), kernel((64, 128)).text());
         assert_ne!(first.kernel.text(), other.kernel.text());
-    }
-
-    #[test]
-    fn what_was_asked_for_last_is_kept() {
-        let mut latest = Latest(VecDeque::new());
-        let key = |number: usize| blake3::hash(&number.to_le_bytes());
-        let first = latest.place(key(0));
-        (1..KEPT).for_each(|number| drop(latest.place(key(number))));
-        assert!(Arc::ptr_eq(&first, &latest.place(key(0))));
-        // The one that nobody asked for again goes.
-        drop(latest.place(key(KEPT)));
-        assert!(Arc::ptr_eq(&first, &latest.place(key(0))));
-        assert_eq!(latest.0.len(), KEPT);
-        assert!(!latest.0.iter().any(|(known, _)| *known == key(1)));
     }
 }
