@@ -3,6 +3,7 @@
 use super::{Expr, Field, Op, OrderId, Pipeline, Test};
 use crate::kernel::{DimId, Kernel};
 use crate::program::CounterId;
+use std::sync::LazyLock;
 
 /// Names of the parts of a number.
 pub(crate) trait Spelling {
@@ -193,12 +194,15 @@ pub(crate) fn variable(name: &str) -> String {
 /// loop over ranks counts by, has `_` behind it; so does one that ends as the number of a role's CTAs. Constants and enumerators have names in capitals, so capitals make no
 /// difference.
 pub(crate) fn identifier(name: &str) -> String {
-    let own = OWN.split_whitespace().any(|own| match own.len() {
-        1 => own == name,
+    static WORDS: LazyLock<Vec<&str>> = LazyLock::new(|| OWN.split_whitespace().collect());
+    let own = WORDS.iter().any(|own| match own.len() {
+        1 => *own == name,
         _ => own.eq_ignore_ascii_case(name),
     });
     let counts_a_loop = name.ends_with("_step");
-    let counts_ctas = name.to_uppercase().ends_with("_CTAS");
+    let end = name.len().checked_sub("_CTAS".len());
+    let end = end.and_then(|end| name.get(end..));
+    let counts_ctas = end.is_some_and(|end| end.eq_ignore_ascii_case("_CTAS"));
     if own || counts_a_loop || counts_ctas || LOOPS.contains(&name) || name.starts_with("__") {
         format!("{name}_")
     } else {

@@ -3,7 +3,7 @@
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::interp::Numbers;
 use ndarray::Array2;
-use short::{Factors, STEP, add, power, step};
+use short::{Factors, STEP, add, power, step, whole_of_few_bits};
 
 #[path = "../../src/interp/data/short.rs"]
 mod short;
@@ -90,6 +90,20 @@ fn sums_are_those_of_whole_numbers() {
             let steps = row.chunks(32).zip(column.chunks(32));
             let wanted = steps.fold(start, |sum, (a, b)| by_codes(sum, a, b, pair));
             assert_eq!(*sum, wanted, "{pair:?} on {start}");
+        }
+    }
+}
+
+/// Products of two codes have at most 8 bits, and are below 2^15 in units.
+#[test]
+fn few_bits_are_cut_off_behind_the_point() {
+    for significand in 0..=255u8 {
+        for exponent in -60..=7 {
+            let number = f32::from(significand) * 2f32.powi(exponent);
+            for number in [number, -number] {
+                let found = whole_of_few_bits(number);
+                assert_eq!(found.to_bits(), number.trunc().to_bits(), "{number}");
+            }
         }
     }
 }
