@@ -245,7 +245,7 @@ fn every_epilogue_passes_the_sass_checks() {
 /// What tests add to a kernel is not in others: the same instructions as from a prelude without a word of it.
 #[test]
 fn probes_leave_no_instruction_where_they_are_off() {
-    let Some(compiler) = nvidia::compiler() else {
+    let Some(compiler) = nvidia::caching_compiler() else {
         return;
     };
     let source = cuda::emit(&checked(

@@ -8,15 +8,20 @@ use counterflow::codegen::cuda::{self, CudaSource, expected};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::sm90;
 use counterflow::codegen::verify;
-use counterflow::codegen::warp::Pipeline;
+use counterflow::codegen::warp::{FragmentOp, Node, Pipeline};
 use counterflow::jit::sass::Sass;
 use counterflow::jit::{Compiled, Compiler, sass_checks};
 use counterflow::{Checked, Program, Variant, launch};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 /// Kernels that are disassembled together.
 const AT_ONCE: usize = 32;
+
+/// Of two texts that differ in nothing but their 16-bit type, and whose warps read no numbers of it, one is compiled: what they round
+/// and store takes the same instructions, but for names. Of the others one in so many is compiled, too, and compared. `BOTH_TYPES=1`
+/// compiles all.
+const OTHER_TYPES: u8 = 8;
 
 pub fn checked(program: &Program, variant: &Variant) -> Checked<Pipeline> {
     let kernel = lower(program, variant).and_then(verify::kernel);
@@ -39,19 +44,51 @@ pub struct Findings {
 struct Asked {
     source: CudaSource,
     instructions: Vec<(&'static str, u32)>,
+    /// Whether its warps do no more with subtiles than to write them.
+    writes_alone: bool,
 }
 
 impl Asked {
     fn new((program, variant): &(Program, Variant)) -> Asked {
         let pipeline = checked(program, variant);
+        let mut writes_alone = true;
+        pipeline.visit(|node| {
+            if let Node::Fragment(of) = node {
+                writes_alone &= matches!(of, FragmentOp::WriteSubtile { .. });
+            }
+        });
         Asked {
             source: cuda::emit(&pipeline),
             instructions: expected::instructions(&pipeline),
+            writes_alone,
         }
     }
 
     fn key(&self) -> blake3::Hash {
         blake3::hash(format!("{self:?}").as_bytes())
+    }
+
+    /// The same for both 16-bit types, if it may be, whatever the text says to people.
+    fn key_of_types(&self) -> blake3::Hash {
+        if !self.writes_alone {
+            return self.key();
+        }
+        let code = self.source.text.lines().map(|line| {
+            let code = line.split("//").next().unwrap_or_default().trim();
+            if code.starts_with("#line") { "" } else { code }
+        });
+        let code: String = code.flat_map(|line| [line, "\n"]).collect();
+        let CudaSource {
+            params,
+            threads,
+            shared_bytes,
+            ..
+        } = &self.source;
+        let asked = format!(
+            "{code}{params:?}{threads} {shared_bytes}{:?}",
+            self.instructions
+        );
+        blake3::hash(without_types(&asked).as_bytes())
     }
 
     fn compiled(&self, compiler: &Compiler) -> Compiled {
@@ -87,6 +124,50 @@ impl Asked {
     }
 }
 
+/// A text of one 16-bit type as one of the other.
+fn without_types(text: &str) -> String {
+    text.replace("bf16", "f16")
+        .replace("BF16", "F16")
+        .replace("Bf16", "F16")
+}
+
+/// What machine code has that is the same for both 16-bit types.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Made {
+    registers: u32,
+    frame: u32,
+    /// How many have which name.
+    instructions: BTreeMap<String, u32>,
+}
+
+impl Made {
+    fn new(compiled: &Compiled, sass: &Sass) -> Made {
+        let facts = &compiled.facts[0];
+        let mut instructions = BTreeMap::new();
+        for instruction in &sass.instructions {
+            let name = Sass::name(instruction);
+            let name = name.replace(".BF16", "").replace(".F16", "");
+            *instructions.entry(name).or_default() += 1;
+        }
+        Made {
+            registers: facts.registers,
+            frame: facts.frame,
+            instructions,
+        }
+    }
+
+    /// Where another one, of the other type, is not the same.
+    fn unlike(&self, other: &Made) -> String {
+        let [one, two] = [self, other].map(|it| (it.registers, it.frame));
+        let [those, these] =
+            [self, other].map(|it| it.instructions.iter().collect::<BTreeSet<_>>());
+        let [those, these] = [&those - &these, &these - &those];
+        format!(
+            "types differ in more than their names: {one:?} and {two:?}, {those:?} and {these:?}"
+        )
+    }
+}
+
 /// Bytes of the parameters as the host lays them out. They start at 0x210 of the constant bank, and are aligned there.
 fn parameters(source: &cuda::CudaSource) -> u32 {
     const BASE: u32 = 0x210;
@@ -110,20 +191,41 @@ fn parameters(source: &cuda::CudaSource) -> u32 {
     end - BASE
 }
 
+/// What is known of kernels that some test of this program asked for.
+#[derive(Default)]
+struct Known {
+    /// By their text: what is found, of it or of one that differs in its type alone.
+    found: HashMap<blake3::Hash, Findings>,
+    /// By the text of either type: the first that was compiled.
+    made: HashMap<blake3::Hash, (blake3::Hash, Made)>,
+}
+
 /// What the checks find in each case, with its name. `None` where there is no compiler. Several tests have some kernels in
-/// common: each is compiled once.
+/// common: each is compiled once, and of two that differ in their 16-bit type alone, one, but for some: see [`OTHER_TYPES`].
 pub fn each(cases: &[(Program, Variant)]) -> Option<Vec<Findings>> {
-    static FOUND: LazyLock<Mutex<HashMap<blake3::Hash, Findings>>> = LazyLock::new(Mutex::default);
-    let found = || FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let compiler = nvidia::caching_compiler()?;
     let asked = in_parallel(cases.len(), |case| Asked::new(&cases[case]));
-    let fresh: HashMap<blake3::Hash, &Asked> = {
-        let found = found();
-        let keyed = asked.iter().map(|asked| (asked.key(), asked));
-        keyed.filter(|(key, _)| !found.contains_key(key)).collect()
-    };
-    let fresh: Vec<(blake3::Hash, &Asked)> = fresh.into_iter().collect();
-    let compiled = in_parallel(fresh.len(), |at| fresh[at].1.compiled(&compiler));
+    let keys: Vec<_> = asked
+        .iter()
+        .map(|of| (of.key(), of.key_of_types()))
+        .collect();
+    let both = std::env::var_os("BOTH_TYPES").is_some();
+    let (mut fresh, mut of_types) = (BTreeMap::new(), HashSet::new());
+    {
+        let known = known();
+        for (asked, (key, types)) in asked.iter().zip(&keys) {
+            let is_first = !known.made.contains_key(types) && !of_types.contains(types);
+            let chosen = both || key.as_bytes()[0].is_multiple_of(OTHER_TYPES);
+            if !known.found.contains_key(key) && (is_first || chosen) {
+                of_types.insert(*types);
+                fresh.insert(*key.as_bytes(), (asked, *types));
+            }
+        }
+    }
+    let fresh: Vec<_> = fresh.into_iter().collect();
+    let compiled = in_parallel(fresh.len(), |at| fresh[at].1.0.compiled(&compiler));
     let compiled: Vec<_> = compiled.chunks(AT_ONCE).collect();
     let sass = in_parallel(compiled.len(), |at| {
         let cubins: Vec<&[u8]> = compiled[at].iter().map(Compiled::cubin).collect();
@@ -134,24 +236,38 @@ pub fn each(cases: &[(Program, Variant)]) -> Option<Vec<Findings>> {
         .concat()
         .into_iter()
         .zip(sass.into_iter().flatten());
-    for ((key, asked), (compiled, sass)) in fresh.into_iter().zip(judged) {
-        let findings = asked.findings(&compiled, &sass);
-        found().insert(key, findings);
-    }
-    let found = found();
-    let all = cases.iter().zip(&asked).map(|((program, variant), asked)| {
-        let Findings { slow, wrong } = &found[&asked.key()];
-        let named = |found: &Vec<String>| {
-            let named = found
-                .iter()
-                .map(|found| format!("{} {variant}: {found}", program.name));
-            named.collect()
-        };
-        Findings {
-            slow: named(slow),
-            wrong: named(wrong),
+    for ((key, (asked, types)), (compiled, sass)) in fresh.into_iter().zip(judged) {
+        let (key, made) = (key.into(), Made::new(&compiled, &sass));
+        let mut findings = asked.findings(&compiled, &sass);
+        let mut known = known();
+        let (first, other) = known
+            .made
+            .entry(types)
+            .or_insert_with(|| (key, made.clone()));
+        if *first != key && *other != made {
+            findings.wrong.push(other.unlike(&made));
         }
-    });
+        known.found.insert(key, findings);
+    }
+    let known = known();
+    let all = cases
+        .iter()
+        .zip(&keys)
+        .map(|((program, variant), (key, types))| {
+            let found = known.found.get(key);
+            let Findings { slow, wrong } =
+                found.unwrap_or_else(|| &known.found[&known.made[types].0]);
+            let named = |found: &Vec<String>| {
+                let named = found
+                    .iter()
+                    .map(|found| format!("{} {variant}: {found}", program.name));
+                named.collect()
+            };
+            Findings {
+                slow: named(slow),
+                wrong: named(wrong),
+            }
+        });
     Some(all.collect())
 }
 

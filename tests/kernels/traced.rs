@@ -97,7 +97,7 @@ fn a_traced_text_is_the_plain_one_with_probes() {
 
 #[test]
 fn traced_kernels_compile() {
-    let Some(compiler) = nvidia::compiler() else {
+    let Some(compiler) = nvidia::caching_compiler() else {
         return;
     };
     for (program, variant) in sampled(kinds(), 3) {
