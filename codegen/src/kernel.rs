@@ -390,6 +390,8 @@ pub enum OpKind {
         cells: Cells,
         /// By how much; `None`: by all the schedule adds in one launch.
         at_least: Option<u32>,
+        /// The slabs of K by which the products behind it wait and multiply in turn; `None`: all cells are waited for here.
+        slabs: Option<PartitionId>,
     },
     /// Add to cells. Release: everything before it in this item is visible to whoever waits for it.
     Signal {

@@ -343,6 +343,8 @@ pub enum StmtKind {
         cells: Cells,
         /// Number of signals of this launch to wait for. `None`: as many as the schedule sends.
         at_least: Option<u32>,
+        /// True if the product behind it waits for each slab of K when it comes to it; false if all are waited for here.
+        by_slab: bool,
     },
     /// Add to cells, after everything before it in this item is visible system-wide.
     Signal {

@@ -19,6 +19,7 @@ mod ag_gemm_double_ring;
 mod ag_gemm_multicast;
 mod ag_gemm_pull;
 mod ag_gemm_ring;
+mod ag_gemm_slabs;
 mod ag_swiglu;
 mod all_gather;
 mod all_reduce;
@@ -50,6 +51,7 @@ pub use ag_gemm_double_ring::{AgGemmDoubleRingOp, ag_gemm_double_ring};
 pub use ag_gemm_multicast::{AgGemmMulticastOp, ag_gemm_multicast};
 pub use ag_gemm_pull::{AgGemmPullOp, ag_gemm_pull};
 pub use ag_gemm_ring::{AgGemmRingOp, ag_gemm_ring};
+pub use ag_gemm_slabs::{AgGemmSlabsOp, ag_gemm_slabs};
 pub use ag_swiglu::{AgSwigluOp, ag_swiglu};
 pub use all_gather::{AllGatherOp, all_gather};
 pub use all_reduce::{AllReduceOp, all_reduce};
@@ -76,7 +78,7 @@ pub use swiglu::{SwigluOp, swiglu};
 pub use wgrad::{WgradOp, wgrad};
 
 /// Every schedule of the library that goes to one rank at a time.
-pub const ALL: [fn() -> crate::Program; 27] = [
+pub const ALL: [fn() -> crate::Program; 28] = [
     gemm,
     linear_gelu,
     linear_residual,
@@ -88,6 +90,7 @@ pub const ALL: [fn() -> crate::Program; 27] = [
     ag_gemm_pull,
     ag_gemm_ring,
     ag_gemm_double_ring,
+    ag_gemm_slabs,
     ag_swiglu,
     fsdp_gemm,
     gemm_rs,

@@ -1,7 +1,7 @@
 //! Gathers in slabs of rows and K: no spill, no slow code.
 
 use crate::sass::all_pass;
-use crate::slabs_of::{Counted, WAYS, Way, gathered, gathered_as};
+use crate::slabs_of::{Counted, Mistake, WAYS, Way, by_slab, by_slab_of, gathered, gathered_as};
 use counterflow::{Dtype, Variant};
 
 #[test]
@@ -16,5 +16,8 @@ fn slabs_pass_the_sass_checks() {
         of(gathered(Way::Pull, Counted::ByRows, (256, 2048))),
         of(gathered_as(Dtype::E4M3, (128, 256))),
     ]);
+    cases.extend(WAYS.map(|way| of(by_slab(way, (128, 256)))));
+    let e4m3 = by_slab_of(Way::Push, (128, 512), Dtype::E4M3, Mistake::None);
+    cases.push(of(e4m3));
     all_pass(&cases);
 }

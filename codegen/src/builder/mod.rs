@@ -407,7 +407,55 @@ impl ScheduleBuilder {
         self.push(StmtKind::Wait {
             cells: cells.into().0,
             at_least: None,
+            by_slab: false,
         });
+    }
+
+    /// As [`ScheduleBuilder::wait`], but the product behind it waits for each slab of K when it comes to it, so that it begins with
+    /// the first. Where the cells count pieces of all columns, they are waited for before the product begins.
+    ///
+    /// ```
+    /// use counterflow_codegen::builder::*;
+    /// use counterflow_codegen::dtype::Dtype::Bf16;
+    ///
+    /// let mut s = ScheduleBuilder::new("slab_by_slab");
+    /// let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    /// let slabs = s.tiles("slabs", x, (128, 512)); // rows by columns of x, and so of K
+    /// let tiles = s.tiles("tiles", y, (128, 256));
+    /// let arrived = s.counters("arrived", [slabs.into()]);
+    /// s.gemm(GemmOptions::default(), |s| {
+    ///     s.for_items("t", tiles.of(me()), |s, t| {
+    ///         s.wait_by_slab(arrived.at(t.rows()));
+    ///         let product = s.dot(x.at(t), w.at(t));
+    ///         s.store(y.at(t), product);
+    ///     });
+    /// });
+    /// ```
+    #[track_caller]
+    pub fn wait_by_slab(&mut self, cells: impl Into<CellsRef>) {
+        let cells = cells.into().0;
+        let by_slab = self.counts_columns(&cells);
+        self.push(StmtKind::Wait {
+            cells,
+            at_least: None,
+            by_slab,
+        });
+    }
+
+    /// True if cells count the slabs of columns of some rows. Of another schedule's counter nothing is known: lowering reports it.
+    fn counts_columns(&self, cells: &Cells) -> bool {
+        let set = self.program.counters.get(cells.counter.index());
+        let mut axes = cells.index.iter().zip(set.iter().flat_map(|set| &set.dims));
+        axes.any(|axis| match axis {
+            (CellIndex::Along(..), CounterDim::Items(of)) => {
+                let of = self.program.partitions.get(of.index());
+                of.is_some_and(|of| !matches!(of.block, Block::Pieces { .. }))
+            }
+            (
+                CellIndex::Along(..) | CellIndex::Item(_) | CellIndex::Rank(_),
+                CounterDim::Items(_) | CounterDim::World | CounterDim::Count(_),
+            ) => false,
+        })
     }
 
     /// Blocks until each cell grew by `at_least` in this launch.
@@ -416,6 +464,7 @@ impl ScheduleBuilder {
         self.push(StmtKind::Wait {
             cells: cells.into().0,
             at_least: Some(at_least),
+            by_slab: false,
         });
     }
 

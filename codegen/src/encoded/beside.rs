@@ -75,6 +75,14 @@ impl Numbered {
     }
 }
 
+/// True for a product, and for a wait by its slabs, which stands directly before it.
+pub(super) fn begins_product(stmt: &StmtKind) -> bool {
+    matches!(
+        stmt,
+        StmtKind::Dot { .. } | StmtKind::Wait { by_slab: true, .. }
+    )
+}
+
 /// Loads scales before the first statement of an item that is such a one, or has one within it.
 pub(super) fn load_before(item: &mut Vec<Stmt>, such: impl Fn(&StmtKind) -> bool, loads: Loads) {
     let first = item

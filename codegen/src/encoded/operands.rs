@@ -1,7 +1,7 @@
 //! Scales of FP8 operands: each item that multiplies loads those of its operands, and its products are multiplied by them before
 //! anything else happens to them. Where an operand is gathered and has a scale for each row, that scale is gathered, too.
 
-use super::beside::{Loads, Numbered, load_before};
+use super::beside::{Loads, Numbered, begins_product, load_before};
 use super::elements::{copied_with, products, sent_between_ranks};
 use crate::diag::{Diagnostic, Rule};
 use crate::encoding::{Along, Encoding, ScaleBlock, Scaling};
@@ -243,7 +243,7 @@ fn item(
         }
     }
     multiply(body, &factors)?;
-    load_before(body, |stmt| matches!(stmt, StmtKind::Dot { .. }), loads);
+    load_before(body, begins_product, loads);
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 //! Each item that stores there loads the scale. If the output has an amax, too, each store measures what it computed before it
 //! multiplies. Or each store computes the scales.
 
-use super::beside::{Loads, Numbered, load_before};
+use super::beside::{Loads, Numbered, begins_product, load_before};
 use crate::diag::{Diagnostic, Rule};
 use crate::encoding::{Along, Encoding, Scaling};
 use crate::program::{Amax, AtEnd, Numbers, Program, Stmt, StmtKind, Tensor, TensorId};
@@ -79,7 +79,7 @@ fn multiply(numbered: &mut Numbered, item: &mut Vec<Stmt>) {
         *amax = to.map(|to| Amax { of: measured, to });
     }
     loads.sort_by_key(|(scale, ..)| *scale);
-    let computes = |stmt: &StmtKind| matches!(stmt, StmtKind::Dot { .. } | StmtKind::Store { .. });
+    let computes = |stmt: &StmtKind| matches!(stmt, StmtKind::Store { .. }) || begins_product(stmt);
     load_before(item, computes, loads);
 }
 

@@ -94,8 +94,12 @@ impl Emulator<'_> {
                 }
                 let acc = &mut accs[usize::from(acc.0)];
                 (acc.live, acc.tile.first) = (true, a.rows.start);
-                let product = Tags::one(Tag::Product(at.rank, a.tensor, b.tensor));
-                acc.tags = acc.tags.plus(&product, 1);
+                // What has the last part of K is a product.
+                let k = setup.kernel.buffers[a.tensor.index()].columns;
+                if a.columns.end == setup.plan(at.launch, at.rank).geometry.size(k) {
+                    let product = Tags::one(Tag::Product(at.rank, a.tensor, b.tensor));
+                    acc.tags = acc.tags.plus(&product, 1);
+                }
                 if self.data.wanted() {
                     let shares = shares(setup.kernel, usize::from(at.role), a.columns.len());
                     let summing = Summing::of(setup.kernel, [a.tensor, b.tensor]);

@@ -1,6 +1,7 @@
 //! Questions about an op that several readers ask.
 
 use super::{Op, OpKind};
+use crate::program::PartitionId;
 use crate::value::AccId;
 
 impl OpKind {
@@ -18,6 +19,15 @@ impl OpKind {
             | OpKind::Reduce { .. }
             | OpKind::Load { .. }
             | OpKind::Store { .. } => [&[], &[]],
+        }
+    }
+
+    /// The slabs of K by which it waits, if it does.
+    pub fn slabs(&self) -> Option<PartitionId> {
+        if let OpKind::Wait { slabs, .. } = self {
+            *slabs
+        } else {
+            None
         }
     }
 

@@ -7,7 +7,7 @@
 //! on it.
 
 use super::{Kernel, Op, OpKind, Region};
-use crate::program::{CellIndex, CounterDim, Home, Pick};
+use crate::program::{CellIndex, CounterDim, Home, PartitionId, Pick};
 
 /// Ops of an item that take their turn together.
 pub(crate) enum Turn<'a> {
@@ -25,13 +25,31 @@ pub(crate) enum Turn<'a> {
         /// True if this rank's own term is added in this rank's turn, which waits for nothing.
         own: bool,
     },
+    /// Products, with the waits for the slabs of K that they read: each slab is waited for, then multiplied, before the next
+    /// slab is waited for.
+    Slabs {
+        /// The waits that stand directly before the products.
+        waits: &'a [Op],
+        /// The products.
+        dots: &'a [Op],
+        /// Partition whose columns are the slabs.
+        of: PartitionId,
+    },
 }
 
 impl Kernel {
     /// The ops of an item, or of a loop or branch in it, in the order in which they take their turns.
     pub(crate) fn turns<'a>(&self, body: &'a [Op]) -> Vec<Turn<'a>> {
         let mut turns = Vec::with_capacity(body.len());
-        for (index, op) in body.iter().enumerate() {
+        let mut next = 0;
+        while let Some(op) = body.get(next) {
+            let index = next;
+            if let Some((waits, dots, of)) = self.by_slab(&body[index..]) {
+                next += waits.len() + dots.len();
+                turns.push(Turn::Slabs { waits, dots, of });
+                continue;
+            }
+            next += 1;
             let Some((slots, own)) = self.sums_slots(op) else {
                 turns.push(Turn::One(op));
                 continue;
@@ -49,6 +67,27 @@ impl Kernel {
             });
         }
         turns
+    }
+
+    /// The waits and products that take turns slab by slab, if ops begin with some.
+    fn by_slab<'a>(&self, body: &'a [Op]) -> Option<(&'a [Op], &'a [Op], PartitionId)> {
+        let of = body.first()?.kind.slabs()?;
+        let waits = body.iter().take_while(|op| op.kind.slabs().is_some());
+        let count = waits.count();
+        let (waits, behind) = body.split_at(count);
+        let k = self.partitions[of.index()].columns;
+        let multiplies = |op: &&Op| matches!(&op.kind, OpKind::Dot { a, .. } if self.buffers[a.buffer.index()].columns == k);
+        let dots = &behind[..behind.iter().take_while(multiplies).count()];
+        (!dots.is_empty()).then_some((waits, dots, of))
+    }
+
+    /// True if two partitions have the same slabs of columns.
+    pub(crate) fn same_slabs(&self, one: PartitionId, other: PartitionId) -> bool {
+        let slabs = |id: PartitionId| {
+            let partition = &self.partitions[id.index()];
+            (partition.columns, partition.column_block)
+        };
+        slabs(one) == slabs(other)
     }
 
     /// The slots that an op sums, if it sums a slot of each rank, and whether it adds this rank's own term among them.

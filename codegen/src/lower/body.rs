@@ -210,6 +210,11 @@ impl<'a> Placer<'a> {
                 }
                 StmtKind::Wait { .. } | StmtKind::Signal { .. } => {
                     self.filled.clear();
+                    if let StmtKind::Wait { by_slab: true, cells, .. } = &stmt.kind
+                        && let Some(cells) = self.cells(cells, stmt.at)
+                    {
+                        self.slabs(&cells, &[], stmt.at);
+                    }
                     if let Some(op) = self.op(stmt) {
                         if let Some(Block::Once { body }) = blocks.last_mut() {
                             body.push(op);
@@ -296,7 +301,24 @@ impl<'a> Placer<'a> {
     }
 
     fn ops(&mut self, body: &[Stmt]) -> Vec<Op> {
-        body.iter().filter_map(|stmt| self.op(stmt)).collect()
+        let mut ops = Vec::with_capacity(body.len());
+        for (index, stmt) in body.iter().enumerate() {
+            let Some(mut op) = self.op(stmt) else {
+                continue;
+            };
+            if let (StmtKind::Wait { by_slab: true, .. }, OpKind::Wait { cells, slabs, .. }) =
+                (&stmt.kind, &mut op.kind)
+            {
+                *slabs = self.slabs(cells, &body[index + 1..], stmt.at);
+                if let Some(of) = *slabs {
+                    self.one_width(&ops, of, stmt.at);
+                }
+            }
+            if !self.waited_by_slab(&ops, &op) {
+                ops.push(op);
+            }
+        }
+        ops
     }
 
     fn op(&mut self, stmt: &Stmt) -> Option<Op> {
@@ -334,7 +356,9 @@ impl<'a> Placer<'a> {
                     otherwise: self.ops(otherwise),
                 }
             }
-            StmtKind::Wait { cells, at_least } => {
+            StmtKind::Wait {
+                cells, at_least, ..
+            } => {
                 if cells.home != Home::Me {
                     self.found.push(
                         mistake(at, "a wait names another rank's counter")
@@ -346,6 +370,7 @@ impl<'a> Placer<'a> {
                 OpKind::Wait {
                     cells,
                     at_least: *at_least,
+                    slabs: None,
                 }
             }
             StmtKind::Signal { cells, amount } => {

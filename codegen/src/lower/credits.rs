@@ -128,6 +128,7 @@ pub(super) fn infer(mut kernel: Kernel) -> Kernel {
                     OpKind::Wait {
                         cells,
                         at_least: None,
+                        slabs: None,
                     },
                     at,
                 ));
@@ -265,6 +266,7 @@ fn guard_ops(
                         OpKind::Wait {
                             cells,
                             at_least: None,
+                            slabs: None,
                         },
                         at,
                     ));

@@ -10,6 +10,7 @@ mod functions;
 mod mistake;
 mod placer;
 mod places;
+mod slabs;
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::encoded::{distinct_operands, encoded};

@@ -131,12 +131,20 @@ impl<'a> Costs<'a> {
     /// tensor cores multiply whole tiles. It is bounded by the tensor cores, by the SM's reads through the L2 cache,
     /// and by the steps of its K loop, which follow each other. If CTAs share the steps, it is one of them with the
     /// sums that they send each other. If `first` in its item, it includes the tile's overhead, unless another
-    /// warpgroup multiplies meanwhile.
+    /// warpgroup multiplies meanwhile. A slab of K costs its share of all of K.
     pub(super) fn dot(&self, op: OpId, a: &Rectangle, b: &Rectangle, first: bool) -> Ps {
         let item = self.items[usize::from(op.0)];
         let (rows, columns) = item.tile;
         // Of no depth there is a step of zeros.
-        let k = a.columns.len().max(1).next_multiple_of(self.k_step);
+        let depth = self
+            .plan
+            .geometry
+            .size(self.kernel.buffers[a.tensor.index()].columns);
+        let share_of_k = match depth {
+            0 => 1.0,
+            depth => f64::from(a.columns.len()) / f64::from(depth),
+        };
+        let k = depth.max(1).next_multiple_of(self.k_step);
         let split = self.gemm.split;
         // CTAs that split a tile's K have equal numbers of them, or one more.
         let steps = (k / self.k_step).div_ceil(split);
@@ -166,7 +174,7 @@ impl<'a> Costs<'a> {
         let by_rows = [a, b].map(|of| self.kernel.buffers[of.tensor.index()].mn_major);
         let feeds = self.feeds(item, whole, read, by_rows.contains(&true));
         let alike = (x(1).come, w(1, Neighbour::Other).come);
-        let depth = f64::from(a.columns.len()) * f64::from(dtype.bytes());
+        let depth = f64::from(depth) * f64::from(dtype.bytes());
         let from_memory = self.memory_share(item, alike, depth);
         let feeds = match by_rows.contains(&true) {
             // Their rate has what memory takes, where it was measured.
@@ -197,7 +205,8 @@ impl<'a> Costs<'a> {
         let others = f64::from(split - 1) / f64::from(split);
         let exchange = others * f64::from(rows) * width * SPLIT_PARTIAL_BYTES / machine.sm.exchange;
         let overhead = if first { self.overhead(tiling) } else { 0.0 };
-        ps(share * in_step + (1.0 - share) * apart + meet + overhead + exchange)
+        let steps = share * in_step + (1.0 - share) * apart + meet;
+        ps(share_of_k * steps + overhead + share_of_k * exchange)
     }
 
     /// Seconds of a step whose multiplies take `tensor` seconds, with the promotion of its sums. Of warpgroups that share a

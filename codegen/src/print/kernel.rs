@@ -297,10 +297,15 @@ impl Printer<'_> {
                 }
                 return;
             }
-            OpKind::Wait { cells, at_least } => {
+            OpKind::Wait {
+                cells,
+                at_least,
+                slabs,
+            } => {
                 let least = at_least.map_or_else(String::new, |least| format!(" >= {least}"));
                 why = self.why(cells, true);
-                format!("wait {}{least}", self.cells(cells))
+                let by_slab = slabs.map_or("", |_| " slab by slab");
+                format!("wait {}{least}{by_slab}", self.cells(cells))
             }
             OpKind::Signal { cells, amount } => {
                 why = self.why(cells, false) + &self.reach(&cells.home, "one instruction");

@@ -186,10 +186,15 @@ impl Printer<'_> {
                 }
                 return;
             }
-            StmtKind::Wait { cells, at_least } => {
+            StmtKind::Wait {
+                cells,
+                at_least,
+                by_slab,
+            } => {
                 let cells = names.cells(cells.counter, &cells.home, &cells.index);
                 let least = at_least.map_or_else(String::new, |least| format!(" >= {least}"));
-                format!("wait {cells}{least}")
+                let by_slab = if *by_slab { " slab by slab" } else { "" };
+                format!("wait {cells}{least}{by_slab}")
             }
             StmtKind::Signal { cells, amount } => {
                 let cells = names.cells(cells.counter, &cells.home, &cells.index);

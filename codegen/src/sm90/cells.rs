@@ -218,9 +218,12 @@ impl Walk<'_, '_> {
         let Some(slabs) = slabs else {
             return self.along(rest, outer + chunk + row, leaf);
         };
-        let at = outer + (chunk + row) * slabs.clone() + Expr::var("slab");
+        let at = outer + (chunk + row) * slabs.clone() + Expr::var(SLAB);
         let body = self.along(rest, at, leaf);
-        vec![count_up("slab", [0.into(), slabs], body)]
+        if self.at_a_slab {
+            return body;
+        }
+        vec![count_up(SLAB, [0.into(), slabs], body)]
     }
 }
 
@@ -228,6 +231,8 @@ impl Walk<'_, '_> {
 const SHARD: &str = "shard";
 /// Counts the pieces, of a shard or of all rows, that an item is in.
 const PIECE: &str = "piece";
+/// Counts the slabs of a row of pieces.
+pub(super) const SLAB: &str = "slab";
 
 /// Loops over the pieces of each shard that a range of all rows is in. Pieces divide each shard by itself.
 fn each_shard((dim, piece): (DimId, Expr), [start, end]: [Expr; 2], body: Vec<Node>) -> Vec<Node> {

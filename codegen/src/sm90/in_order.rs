@@ -87,7 +87,9 @@ impl Walk<'_, '_> {
                     }
                     *unfenced = after;
                 }
-                OpKind::Wait { cells, at_least } => {
+                OpKind::Wait {
+                    cells, at_least, ..
+                } => {
                     nodes.push(self.note(op));
                     let wait = self.wait(cells, *at_least);
                     nodes.extend(wait);

@@ -76,7 +76,10 @@ impl Walk<'_, '_> {
     pub fn waits(&mut self, leaves: &[Leaf<'_>]) -> Vec<Node> {
         let mut nodes = Vec::new();
         for leaf in leaves {
-            if let OpKind::Wait { cells, at_least } = &leaf.op.kind {
+            if let OpKind::Wait {
+                cells, at_least, ..
+            } = &leaf.op.kind
+            {
                 nodes.push(self.note(leaf.op));
                 nodes.extend(self.inside(&leaf.around, &mut |walk| walk.wait(cells, *at_least)));
             }
@@ -125,9 +128,9 @@ impl Walk<'_, '_> {
         for leaf in &leaves {
             nodes.push(self.note(leaf.op));
             let inner = match &leaf.op.kind {
-                OpKind::Wait { cells, at_least } => {
-                    self.inside(&leaf.around, &mut |walk| walk.wait(cells, *at_least))
-                }
+                OpKind::Wait {
+                    cells, at_least, ..
+                } => self.inside(&leaf.around, &mut |walk| walk.wait(cells, *at_least)),
                 OpKind::Signal { cells, amount } => {
                     self.inside(&leaf.around, &mut |walk| walk.signal(cells, *amount, false))
                 }

@@ -22,6 +22,8 @@ pub(super) struct Leaf<'a> {
     pub op: &'a Op,
     /// True if it waits for one slot after another, each before the sum behind it adds that slot.
     pub slot_by_slot: bool,
+    /// True if it waits for one slab of K after another, each before the products behind it read that slab.
+    pub slab_by_slab: bool,
 }
 
 /// The leaf ops of an item in order.
@@ -35,9 +37,20 @@ pub(super) fn leaves<'a>(kernel: &Kernel, body: &'a [Op]) -> Vec<Leaf<'a>> {
                         around: around.clone(),
                         op,
                         slot_by_slot,
+                        slab_by_slab: false,
                     };
                     out.extend(waits.iter().map(|wait| leaf(wait, true)));
                     out.push(leaf(sum, false));
+                }
+                Turn::Slabs { waits, dots, .. } => {
+                    let leaf = |op, slab_by_slab| Leaf {
+                        around: around.clone(),
+                        op,
+                        slot_by_slot: false,
+                        slab_by_slab,
+                    };
+                    out.extend(waits.iter().map(|wait| leaf(wait, true)));
+                    out.extend(dots.iter().map(|dot| leaf(dot, false)));
                 }
             }
         }
@@ -70,6 +83,7 @@ pub(super) fn leaves<'a>(kernel: &Kernel, body: &'a [Op]) -> Vec<Leaf<'a>> {
                 around: around.clone(),
                 op,
                 slot_by_slot: false,
+                slab_by_slab: false,
             }),
         }
     }

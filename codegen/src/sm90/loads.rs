@@ -71,7 +71,7 @@ impl Walk<'_, '_> {
             let Some(staged) = self.operand(part, region) else {
                 return Vec::new();
             };
-            if constant || columns && !handed_over && !pass.load_waits.is_empty() {
+            if constant || columns && !handed_over && pass.awaits_operands() {
                 early.push(staged);
             } else {
                 late.push(staged);
@@ -80,7 +80,7 @@ impl Walk<'_, '_> {
         for (at, scale) in self.tiling().scales().iter().enumerate() {
             let staged = self.scale(pass, at, *scale);
             // Nobody writes those that stay on their rank.
-            match pass.load_waits.is_empty() || scale.travels {
+            match !pass.awaits_operands() || scale.travels {
                 true => late.extend(staged),
                 false => early.extend(staged),
             }
@@ -108,6 +108,7 @@ impl Walk<'_, '_> {
                 body: waits,
             });
         }
+        body.extend(self.each_slab(pass));
         // Behind the waits, so that who multiplies comes after them, too: a load's completion passes on nothing that its thread
         // saw. Bytes of the early loads may land before they are announced, as another CTA's multicast may: a barrier counts them
         // below zero, and its phase cannot end without this arrival.
@@ -228,7 +229,10 @@ impl Walk<'_, '_> {
         let mut nodes = self.waits(&before);
         let mut body = Vec::new();
         for leaf in &each {
-            if let OpKind::Wait { cells, at_least } = &leaf.op.kind {
+            if let OpKind::Wait {
+                cells, at_least, ..
+            } = &leaf.op.kind
+            {
                 body.extend(
                     self.wait(cells, *at_least)
                         .into_iter()

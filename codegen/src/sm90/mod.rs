@@ -30,6 +30,7 @@ mod planes;
 mod ranks;
 mod rings;
 mod scheduler;
+mod slabs;
 mod spare;
 mod split_k;
 mod stages;

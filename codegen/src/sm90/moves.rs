@@ -97,6 +97,7 @@ impl Walk<'_, '_> {
                     around: leaf.around[around.len()..].to_vec(),
                     op: leaf.op,
                     slot_by_slot: leaf.slot_by_slot,
+                    slab_by_slab: false,
                 }),
                 // Nothing else is in an item of a role that moves data, nor more than waits before its copies.
                 (

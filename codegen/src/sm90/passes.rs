@@ -19,6 +19,8 @@ use crate::warp::Elements;
 pub(super) struct Pass<'a> {
     /// Waits of the loading warp before the operands.
     pub load_waits: Vec<Leaf<'a>>,
+    /// Its waits before the first step of each slab of K.
+    pub slab_waits: Vec<Leaf<'a>>,
     /// The products. Only one pass of an item has some.
     pub dots: Vec<Leaf<'a>>,
     /// Sums, each with the waits for the same slots.
@@ -46,6 +48,13 @@ pub(super) struct Pass<'a> {
     pub measured: Vec<Option<Elements>>,
     /// The signals after them.
     pub signals: Vec<Leaf<'a>>,
+}
+
+impl Pass<'_> {
+    /// True if the loading warp waits before it loads some operands.
+    pub fn awaits_operands(&self) -> bool {
+        !(self.load_waits.is_empty() && self.slab_waits.is_empty())
+    }
 }
 
 /// The passes over an item: one at least.
@@ -151,6 +160,7 @@ fn sort<'a>(walk: &mut Walk<'_, '_>, leaves: &[Leaf<'a>]) -> Pass<'a> {
             ));
         }
         match &leaf.op.kind {
+            OpKind::Wait { .. } if leaf.slab_by_slab => pass.slab_waits.push(leaf.clone()),
             OpKind::Wait { .. } => {
                 let rest = &leaves[index + 1..];
                 if rest.iter().any(reads) {

@@ -223,7 +223,7 @@ fn may_lag(walk: &Walk<'_, '_>, pass: &Pass<'_>) -> bool {
     signal.around.is_empty()
         && matches!(&signal.op.kind, OpKind::Signal { cells, .. } if walk.one_cell(cells))
         && !pass.stores.iter().all(|leaf| walk.by_lanes(leaf))
-        && pass.load_waits.is_empty()
+        && !pass.awaits_operands()
         && pass.store_waits.is_empty()
         && pass.sums.is_empty()
         && pass.loads.iter().all(|(waits, _)| waits.is_empty())

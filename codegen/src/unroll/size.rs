@@ -71,6 +71,9 @@ fn blocks(body: &[Block], geometry: &Geometry) -> u64 {
 
 fn ops(body: &[Op], geometry: &Geometry) -> u64 {
     let world = u64::from(geometry.world);
+    let slabs = body.iter().filter_map(|op| op.kind.slabs());
+    let slabs = slabs.map(|of| u64::from(geometry.grid(of, None).1));
+    let slabs = slabs.max().unwrap_or(1).max(1);
     let each = |op: &Op| match &op.kind {
         OpKind::ForRanks { body, .. } => world.saturating_mul(ops(body, geometry)),
         OpKind::If {
@@ -89,7 +92,8 @@ fn ops(body: &[Op], geometry: &Geometry) -> u64 {
             .chain([homes(&cells.home, world)])
             .fold(1, u64::saturating_mul),
         OpKind::Reduce { from, .. } => from.slot.as_ref().map_or(1, |pick| picked(pick, world)),
-        OpKind::Copy { .. } | OpKind::Dot { .. } | OpKind::Load { .. } | OpKind::Store { .. } => 1,
+        OpKind::Dot { .. } => slabs,
+        OpKind::Copy { .. } | OpKind::Load { .. } | OpKind::Store { .. } => 1,
     };
     body.iter().map(each).fold(0, u64::saturating_add)
 }

@@ -26,6 +26,7 @@ pub(super) fn walk(
         bound: vec![Bound::Nothing; kernel.vars.len()],
         phase: 0,
         slot: None,
+        slab: None,
         out: Agent {
             rank: narrow(rank),
             role: narrow(role as u32),
@@ -56,7 +57,20 @@ struct Walker<'a> {
     phase: u32,
     /// The slot whose turn it is, of a sum over several.
     slot: Option<(&'a Pick, u32)>,
+    /// The slab whose turn it is, of a product that waits slab by slab.
+    slab: Option<Slab>,
     out: Agent,
+}
+
+/// A slab of K.
+#[derive(Clone, Copy)]
+struct Slab {
+    /// Partition that it is of.
+    of: PartitionId,
+    /// Index of the slab.
+    index: u32,
+    /// Columns of the slab.
+    columns: Extent,
 }
 
 impl<'a> Walker<'a> {
@@ -180,6 +194,21 @@ impl<'a> Walker<'a> {
                         self.slot = None;
                     }
                 }
+                Turn::Slabs { waits, dots, of } => {
+                    let partition = &self.kernel.partitions[of.index()];
+                    let k = self.geometry.size(partition.columns);
+                    let width = partition.column_block.unwrap_or(k).max(1);
+                    for index in 0..k.div_ceil(width) {
+                        let start = index * width;
+                        let columns = Extent {
+                            start,
+                            end: k.min(start + width),
+                        };
+                        self.slab = Some(Slab { of, index, columns });
+                        waits.iter().chain(dots).try_for_each(|op| self.op(op))?;
+                        self.slab = None;
+                    }
+                }
             }
         }
         Ok(())
@@ -202,13 +231,13 @@ impl<'a> Walker<'a> {
                 let holds = self.holds(cond, self.kernel.loc(op.id))?;
                 self.ops(if holds { then } else { otherwise })?;
             }
-            OpKind::Wait { cells, at_least } => {
-                self.cells(op.id, cells, |counter, _, cell| StepKind::Wait {
-                    counter,
-                    cell,
-                    at_least: *at_least,
-                })?
-            }
+            OpKind::Wait {
+                cells, at_least, ..
+            } => self.cells(op.id, cells, |counter, _, cell| StepKind::Wait {
+                counter,
+                cell,
+                at_least: *at_least,
+            })?,
             OpKind::Signal { cells, amount } => {
                 self.cells(op.id, cells, |counter, home, cell| StepKind::Signal {
                     counter,
@@ -225,7 +254,10 @@ impl<'a> Walker<'a> {
                 self.push(op.id, StepKind::Copy { dst, src });
             }
             OpKind::Dot { acc, a, b } => {
-                let (a, b) = (self.rectangle(op.id, a, 0)?, self.rectangle(op.id, b, 0)?);
+                let (mut a, mut b) = (self.rectangle(op.id, a, 0)?, self.rectangle(op.id, b, 0)?);
+                if let Some(Slab { columns, .. }) = self.slab {
+                    (a.columns, b.columns) = (columns, columns);
+                }
                 self.push(op.id, StepKind::Dot { acc: *acc, a, b });
             }
             OpKind::Reduce { acc, from, own } => {
@@ -577,7 +609,14 @@ impl<'a> Walker<'a> {
                     WhichChunk::Only | WhichChunk::Several => vec![(0, extent)],
                 };
                 for (chunk, part) in parts {
-                    let (rows, columns) = self.geometry.overlapping(covered, chunk, (along, part));
+                    let (rows, mut columns) =
+                        self.geometry.overlapping(covered, chunk, (along, part));
+                    if let Some(slab) = self
+                        .slab
+                        .filter(|slab| self.kernel.same_slabs(slab.of, covered))
+                    {
+                        columns = columns.start.max(slab.index)..columns.end.min(slab.index + 1);
+                    }
                     for row in rows {
                         for column in columns.clone() {
                             let item = shape::Item { chunk, row, column };

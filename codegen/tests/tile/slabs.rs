@@ -1,15 +1,19 @@
 //! Gathers in slabs of rows and K, which a product waits for before it begins: proved, run, and refused where one is missing.
 
-use crate::fixtures::slabs::{Counted, Mistake, WAYS, gathered, scales_apart, wrong};
+use crate::fixtures::slabs::{
+    Counted, Mistake, WAYS, Way, by_slab, by_slab_of, gathered, scales_apart, wrong,
+};
 use crate::generator::judge;
+use counterflow_codegen::builder::*;
 use counterflow_codegen::diag::Rule;
-use counterflow_codegen::dtype::Dtype::E4M3;
+use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
+use counterflow_codegen::unroll::StepKind;
 use counterflow_codegen::variant::{Arch, Scales, Variant};
 use counterflow_codegen::verify;
 
@@ -95,8 +99,182 @@ fn a_product_that_waits_for_one_slab_fewer_races_with_it() {
 
 #[test]
 fn a_slab_that_stays_behind_is_missed() {
-    for counted in [Counted::Each, Counted::ByRows] {
-        let (rule, message) = refused(&wrong(counted, SLAB, Mistake::OneSlabFewer));
+    let missing = Mistake::OneSlabFewer;
+    for program in [
+        wrong(Counted::Each, SLAB, missing),
+        wrong(Counted::ByRows, SLAB, missing),
+        by_slab_of(Way::Push, SLAB, Bf16, missing),
+    ] {
+        let (rule, message) = refused(&program);
         insta::allow_duplicates! { insta::assert_snapshot!(format!("{rule:?}: {message}"), @"Race: gemm of rank 0 reads rows 8..12, columns 0..16 of x on rank 0, which nobody has written"); }
     }
+}
+
+/// A product that waits for each slab when it comes to it: the same numbers, in every world, ragged and of no depth.
+#[test]
+fn products_that_wait_slab_by_slab_are_proved_and_run_in_every_world() {
+    for way in WAYS {
+        let program = by_slab(way, SLAB);
+        for world in 1..=8 {
+            let kernel = kernel(&program, world);
+            let checked = verify::kernel(kernel.clone())
+                .unwrap_or_else(|error| panic!("{}, {world} ranks: {error}", program.name));
+            for (rows, k) in [(world * 10, K), (world * 10 - 3, K), (1, K), (world, 16)] {
+                let shape = Shape::new(rows, 24, k);
+                verify::plan(&checked, &shape, &Machine::h200())
+                    .unwrap_or_else(|error| panic!("{}, {world} ranks: {error}", program.name));
+                let plans = [Plan::new(&kernel, &shape, &Machine::h200()).expect("a plan")];
+                if let Err(failure) = judge::provoke(&kernel, &plans, 0..4) {
+                    panic!("{}, {world} ranks, {rows}x{k}: {failure}", program.name);
+                }
+                assert_eq!(
+                    judge::unlike_reference(&kernel, &plans),
+                    None,
+                    "{}, {world} ranks, {rows}x{k}",
+                    program.name
+                );
+            }
+        }
+    }
+}
+
+/// Each slab is waited for, then multiplied, before the next one is waited for.
+#[test]
+fn each_slab_is_multiplied_before_the_next_is_waited_for() {
+    let kernel = kernel(&by_slab(Way::Push, SLAB), 2);
+    let plan = Plan::new(&kernel, &Shape::new(16, 16, K), &Machine::h200()).expect("a plan");
+    let gemm = kernel
+        .roles
+        .iter()
+        .position(|role| role.kind.word() == "gemm");
+    let mut agents = plan.agents.iter();
+    let agent = agents
+        .find(|it| it.rank == 0 && Some(usize::from(it.role)) == gemm)
+        .expect("an agent");
+    let last = agent.items.last().expect("an item");
+    let steps = &agent.steps[last.start as usize..last.end as usize];
+    let mut said = String::new();
+    for step in steps {
+        match step.kind {
+            StepKind::Wait { cell, .. } => said += &format!("wait {cell}; "),
+            StepKind::Dot { a, .. } => {
+                said += &format!("dot {}..{}; ", a.columns.start, a.columns.end);
+            }
+            _ => {}
+        }
+    }
+    insta::assert_snapshot!(said, @"wait 6; wait 9; dot 0..16; wait 7; wait 10; dot 16..32; wait 8; wait 11; dot 32..40;");
+}
+
+/// The first thing that is said of a schedule whose tiles are computed so, or its GEMM: `x` comes in slabs of 16 columns, of 32,
+/// and in whole rows.
+fn told(item: impl FnOnce(&mut ScheduleBuilder, [TensorRef; 3], [CountersRef; 3], Item)) -> String {
+    let mut s = ScheduleBuilder::new("told");
+    let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let moved = [
+        s.tiles("slabs", x, (4, 16)),
+        s.tiles("wide", x, (4, 32)),
+        s.pieces("rows", x, 4),
+    ];
+    let tiles = s.tiles("tiles", y, (8, 16));
+    let arrived = moved.map(|of| s.counters("arrived", [of.into()]));
+    s.comm(4u32, |s| {
+        s.for_ranks("peer", ranks().before_me(), |s, peer| {
+            for (of, arrived) in moved.into_iter().zip(arrived) {
+                s.for_items("c", of.of(me()), |s, c| {
+                    s.copy(x.on(&peer).at(c), x.at(c));
+                    s.signal(arrived.on(&peer).at(c), 1);
+                });
+            }
+        });
+    });
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
+            s.for_items("t", tiles.of(&chunk), |s, t| {
+                item(s, [x, w, y], arrived, t);
+            });
+        });
+    });
+    match lower(&s.finish(), &Variant::new(3).arch(Arch::Cpu)) {
+        Ok(kernel) => {
+            let text = kernel.text();
+            text[text.rfind("role").unwrap_or(0)..].to_string()
+        }
+        Err(found) => found.first().text(&|_| String::new()),
+    }
+}
+
+/// Behind the product it would be for nothing that this reads.
+#[test]
+fn a_wait_slab_by_slab_stands_before_its_product() {
+    let said = told(|s, [x, w, y], [slabs, ..], t| {
+        let product = s.dot(x.at(t), w.at(t));
+        s.wait_by_slab(slabs.at(t.rows()));
+        s.store(y.at(t), product);
+    });
+    insta::assert_snapshot!(said, @"");
+}
+
+#[test]
+fn a_product_takes_turns_with_slabs_of_one_width() {
+    let said = told(|s, [x, w, y], [slabs, wide, _], t| {
+        s.wait_by_slab(slabs.at(t.rows()));
+        s.wait_by_slab(wide.at(t.rows()));
+        let product = s.dot(x.at(t), w.at(t));
+        s.store(y.at(t), product);
+    });
+    insta::assert_snapshot!(said, @"");
+}
+
+/// Products that read the same slabs wait for them together, and pieces of whole rows are waited for before the first.
+#[test]
+fn the_kernel_says_what_waits_slab_by_slab() {
+    let said = told(|s, [x, w, y], [slabs, _, rows], t| {
+        let products = [0, 1].map(|_| {
+            s.wait_by_slab(slabs.at(t.rows()));
+            s.dot(x.at(t), w.at(t))
+        });
+        s.wait_by_slab(rows.at(t.rows()));
+        let third = s.dot(x.at(t), w.at(t));
+        let [first, second] = products;
+        s.store(y.at(t), first + second + third);
+    });
+    insta::assert_snapshot!(said, @"");
+}
+
+/// A slab of a layer's columns that ranks divide has no number among all of them.
+#[test]
+fn ranks_divide_no_slabs() {
+    let mut s = ScheduleBuilder::new("hidden");
+    let (x, w, v) = (
+        s.local("x", Bf16),
+        s.gathered("w", Bf16),
+        s.local("v", Bf16),
+    );
+    let y = s.out("y", Bf16);
+    let hidden = s.scratch("hidden", Bf16);
+    let (tiles, slabs) = (
+        s.tiles("tiles", y, (8, 16)),
+        s.tiles("slabs", hidden, (8, 16)),
+    );
+    let done = s.counters("done", [slabs.into()]);
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
+            s.for_items("h", slabs.of(&chunk), |s, h| {
+                let product = s.dot(x.at(h), w.at(h));
+                s.store(hidden.at(h), product);
+                s.signal(done.at(h), 1);
+            });
+        });
+    });
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.all(), |s, t| {
+            s.wait_by_slab(done.at(t.rows()));
+            let product = s.dot(hidden.at(t), v.at(t));
+            s.store(y.at(t), product);
+        });
+    });
+    let found = lower(&s.finish(), &Variant::new(2).arch(Arch::Cpu)).expect_err("refused");
+    let said: Vec<_> = found.iter().map(|one| one.message.clone()).collect();
+    insta::assert_snapshot!(said.join("\n"), @"");
 }

@@ -1,18 +1,21 @@
 //! Slabs of rows and K that warps move: boxes of a slab's own columns, cells by rows and slabs, and their text.
 
-use crate::fixtures::slabs::{Counted, WAYS, Way, gathered, gathered_as, scales_apart, whole_rows};
+use crate::fixtures::slabs::{
+    Counted, Mistake, WAYS, Way, by_slab, by_slab_of, gated_by_slab, gathered, gathered_as,
+    scales_apart, scales_apart_by_slab, tuned_by_slab, weights_by_slab, whole_rows,
+};
 use crate::fixtures::wide::wide;
 use crate::generator::warps::{self as random, Accepted, Warps};
 use crate::reach::names_stand_once;
 use counterflow_codegen::diag::Diagnostics;
-use counterflow_codegen::dtype::Dtype::{E4M3, F16};
+use counterflow_codegen::dtype::Dtype::{Bf16, E4M3, F16};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::verify;
 use counterflow_codegen::verify::Checked;
-use counterflow_codegen::warp::{Node, Pipeline};
+use counterflow_codegen::warp::{Expr, Node, Pipeline, Test};
 use std::collections::BTreeMap;
 
 fn warps(program: &Program, variant: &Variant) -> Result<Checked<Pipeline>, Diagnostics> {
@@ -265,4 +268,154 @@ fn moved(text: &str) -> String {
         part("store: one thread", move_no_data),
     ]
     .join("\n…\n")
+}
+
+#[test]
+fn products_that_wait_slab_by_slab_have_right_warps_whoever_moves_the_slabs() {
+    for way in WAYS {
+        for world in [1, 2, 4, 8] {
+            let program = by_slab(way, (128, 256));
+            let pipeline = warps(&program, &Variant::new(world))
+                .unwrap_or_else(|error| panic!("{}, {world} ranks: {error}", program.name));
+            names_stand_once(&pipeline);
+        }
+    }
+    for (dtype, slab) in [
+        (Bf16, (128, 64)),
+        (Bf16, (256, 1088)),
+        (F16, (64, 192)),
+        (E4M3, (128, 256)),
+    ] {
+        let program = by_slab_of(Way::Push, slab, dtype, Mistake::None);
+        warps(&program, &Variant::new(2))
+            .unwrap_or_else(|error| panic!("{dtype}, {slab:?}: {error}"));
+    }
+}
+
+/// Each setting of a GEMM in a kernel that signals, two products of an item, and a weight in slabs.
+#[test]
+fn products_of_any_setting_wait_slab_by_slab() {
+    let halves = Variant::new(2).set("tiles", (128, 128));
+    let plain = || tuned_by_slab((128, 256));
+    for (program, variant) in [
+        (plain(), halves.clone()),
+        (plain(), halves.clone().set("gemm.ping_pong", 1)),
+        (plain(), Variant::new(2).constant("w")),
+        (gated_by_slab((128, 256)), halves),
+        (weights_by_slab((128, 256)), Variant::new(2)),
+    ] {
+        let found = warps(&program, &variant);
+        found.unwrap_or_else(|error| panic!("{}, {variant:?}: {error}", program.name));
+    }
+}
+
+#[test]
+fn the_text_says_at_which_step_a_slab_is_awaited() {
+    let pipeline = warps(&by_slab(Way::Push, (128, 256)), &Variant::new(2)).expect("warps");
+    let text = pipeline.text();
+    let start = text.find("        if step % ").expect("a step");
+    let end = text[start..].find("        next stage").expect("an end");
+    insta::assert_snapshot!(&text[start..start + end], @"
+    if step % (256 / TILE_K) == 0
+      slab = step / (256 / TILE_K)
+      # wait arrived[t.rows] slab by slab
+      arrived_cell = (chunk * slabs_m + t.row * TILE_M / PIECE) * ceil_div(k, 256) + slab
+      wait arrived[arrived_cell]
+      fence global memory for TMA
+    expect x_rows * TILE_K * 2 + w_rows * TILE_K * 2 at stage.full
+    load stage.x <- x{step * TILE_K, t.row * TILE_M, chunk, me}, or by partial boxes x_rows of its TILE_M rows
+    ");
+}
+
+/// Each way to get it wrong in the warps: the slab before, after the load, once a tile, and not at all.
+#[test]
+fn a_wait_for_another_slab_or_at_another_step_is_found() {
+    let pipeline = || {
+        let program = by_slab(Way::Push, (128, 128));
+        let kernel = lower(&program, &Variant::new(3)).and_then(verify::kernel);
+        sm90::build(&kernel.expect("a kernel")).expect("a pipeline")
+    };
+    let is_slab = |node: &Node| matches!(node, Node::If { body, .. } if body.iter().any(|node| matches!(node, Node::Let { name, .. } if name == "slab")));
+    let wrong = |edit: &dyn Fn(&mut Vec<Node>, usize)| {
+        let (mut wrong, mut edited) = (pipeline(), 0);
+        wrong.lists(&mut |list| {
+            if let Some(at) = list.iter().position(is_slab) {
+                edit(list, at);
+                edited += 1;
+            }
+        });
+        assert!(edited > 0);
+        said(wrong)
+    };
+    let first = wrong(&|list, at| {
+        if let Node::If { body, .. } = &mut list[at]
+            && let Some(Node::Let { value, .. }) = body.first_mut()
+        {
+            *value = 0.into();
+        }
+    });
+    insta::assert_snapshot!(first, @"
+    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 128..192 of x (chunk or slot 1) on rank 0 into x of stage 0 for tile (0, 0)
+      = store of block 1 on rank 1 stores staging buffer 0 to rows 0..128, columns 128..192 of x (chunk or slot 1) on rank 0 for tile (0, 1)
+      = nothing orders these two
+      help: wait for a signal that the first one is complete
+    ");
+    let late = wrong(&|list, at| {
+        let wait = list.remove(at);
+        let next = list
+            .iter()
+            .position(|node| matches!(node, Node::Advance { .. }));
+        list.insert(next.expect("the next stage"), wait);
+    });
+    insta::assert_snapshot!(late, @"
+    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0 into x of stage 1 for tile (0, 0)
+      = not everything that the schedule orders before it came before it
+      = conflicting accesses of 0 elements came before it in its launch, where 8192 should
+      help: wait for everything that the schedule waits for, in this thread or in one that it waits for
+    ");
+    let once = wrong(&|list, at| {
+        if let Node::If { test, .. } = &mut list[at] {
+            *test = Test::Equal(Expr::var("step"), 0.into());
+        }
+    });
+    insta::assert_snapshot!(once, @"
+    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 128..192 of x (chunk or slot 1) on rank 0 into x of stage 0 for tile (0, 0)
+      = not everything that the schedule orders before it came before it
+      = conflicting accesses of 0 elements came before it in its launch, where 8192 should
+      help: wait for everything that the schedule waits for, in this thread or in one that it waits for
+    ");
+    let never = wrong(&|list, at| drop(list.remove(at)));
+    insta::assert_snapshot!(never, @"
+    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0 into x of stage 1 for tile (0, 0)
+      = not everything that the schedule orders before it came before it
+      = conflicting accesses of 0 elements came before it in its launch, where 8192 should
+      help: wait for everything that the schedule waits for, in this thread or in one that it waits for
+    ");
+}
+
+/// A wait stands before a step: slabs that copies move, and no boxes, are whole steps, too.
+#[test]
+fn slabs_that_are_waited_for_are_whole_steps() {
+    insta::assert_snapshot!(refused(&by_slab(Way::CopyEngine, (128, 96)), &Variant::new(2)), @"
+    error[resources]: a wait for slabs of 96 columns, in K steps of 64
+      help: a multiple of 64 columns
+    ");
+    let found = by_slab_of(Way::CopyEngine, (128, 64), E4M3, Mistake::None);
+    insta::assert_snapshot!(refused(&found, &Variant::new(2)), @"
+    error[resources]: a wait for slabs of 64 columns, in K steps of 128
+      help: a multiple of 128 columns
+    ");
+    for slab in [(128, 128), (128, 512)] {
+        let program = by_slab(Way::CopyEngine, slab);
+        warps(&program, &Variant::new(2)).unwrap_or_else(|error| panic!("{slab:?}: {error}"));
+    }
+}
+
+#[test]
+fn scales_apart_are_awaited_before_the_first_slab() {
+    for scales in [Scales::PerRow, Scales::Blocks1d2d] {
+        let variant = Variant::new(2).dtype(E4M3).scales(scales);
+        let apart = warps(&scales_apart_by_slab((128, 256)), &variant);
+        apart.unwrap_or_else(|error| panic!("{}: {error}", scales.name()));
+    }
 }

@@ -97,7 +97,7 @@ fn stmt(stmt: &Stmt) -> TokenStream {
         }
         StmtKind::Accumulate { into, a, b } => {
             let mut steps = Steps::default();
-            let (a, b) = (steps.read(a), steps.read(b));
+            let (a, b) = (steps.operand_of_dot(a), steps.operand_of_dot(b));
             steps.push(quote_spanned!(at=> #s.accumulate(&#into, #a, #b);));
             steps.done()
         }

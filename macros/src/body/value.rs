@@ -34,6 +34,15 @@ impl Steps {
 
     /// Waits for a place, then names it.
     pub fn read(&mut self, read: &Read) -> TokenStream {
+        self.read_after("wait", read)
+    }
+
+    /// Waits for the operand of a product, by slabs of K where those are counted, then names it.
+    pub fn operand_of_dot(&mut self, read: &Read) -> TokenStream {
+        self.read_after("wait_by_slab", read)
+    }
+
+    fn read_after(&mut self, call: &str, read: &Read) -> TokenStream {
         let s = builder();
         for wait in &read.waits {
             let cells = match &wait.cells {
@@ -44,7 +53,8 @@ impl Steps {
                 }
             };
             let at = wait.word.span();
-            self.push(quote_spanned!(at=> #s.wait(#cells);));
+            let call = Ident::new(call, at);
+            self.push(quote_spanned!(at=> #s.#call(#cells);));
         }
         place(&read.place)
     }
@@ -53,7 +63,7 @@ impl Steps {
         let s = builder();
         match value {
             Value::Dot { word, a, b } => {
-                let (a, b) = (self.read(a), self.read(b));
+                let (a, b) = (self.operand_of_dot(a), self.operand_of_dot(b));
                 self.keep(quote_spanned!(word.span()=> #s.dot(#a, #b)))
             }
             Value::Sum { word, from } => {

@@ -3,19 +3,24 @@
 use super::strangers::strangers;
 use super::{FP8, FP8_MATRIX, Matrix, UNPROMOTED};
 use crate::case::variant_of;
-use crate::slabs_of::{Counted, Way, gathered, scales_apart};
+use crate::slabs_of::{Counted, Way, by_slab, gathered, scales_apart};
 use crate::strangers::Stranger;
 use counterflow::jit::Probes;
 use counterflow::{Program, Variant};
 
 const WORLDS: &[u32] = &[1, 2, 3, 4, 5, 8];
 
-pub const ALL: [Stranger; 5] = [
+pub const ALL: [Stranger; 10] = [
     (|| gathered(Way::Push, Counted::Each, (128, 256)), WORLDS),
     (|| gathered(Way::Pull, Counted::Each, (128, 256)), WORLDS),
     (|| gathered(Way::Ring, Counted::Each, (64, 192)), WORLDS),
     (|| gathered(Way::Spare, Counted::Each, (128, 128)), WORLDS),
     (|| gathered(Way::Push, Counted::ByRows, (256, 576)), WORLDS),
+    (|| by_slab(Way::Push, (128, 256)), WORLDS),
+    (|| by_slab(Way::Pull, (128, 128)), WORLDS),
+    (|| by_slab(Way::Ring, (64, 192)), WORLDS),
+    (|| by_slab(Way::Spare, (256, 576)), WORLDS),
+    (|| by_slab(Way::CopyEngine, (128, 256)), WORLDS),
 ];
 
 fn apart() -> Program {
@@ -71,4 +76,29 @@ fn slabs_by_spare_warps() {
 #[test]
 fn slabs_that_one_cell_counts() {
     strangers(ALL[4]);
+}
+
+#[test]
+fn slab_by_slab_pushed() {
+    strangers(ALL[5]);
+}
+
+#[test]
+fn slab_by_slab_pulled() {
+    strangers(ALL[6]);
+}
+
+#[test]
+fn slab_by_slab_around_a_ring() {
+    strangers(ALL[7]);
+}
+
+#[test]
+fn slab_by_slab_by_spare_warps() {
+    strangers(ALL[8]);
+}
+
+#[test]
+fn slab_by_slab_by_copy_engines() {
+    strangers(ALL[9]);
 }

@@ -52,3 +52,98 @@ pub fn slab_left_behind(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
         }
     }
 }
+
+/// A slab that never leaves, of which no cell tells a product that waits slab by slab.
+#[schedule]
+pub fn slab_left_behind_within(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let slabs = x.tiles((4, 8));
+    let tiles = y.tiles((4, 8));
+    let arrived = counters(slabs);
+    #[comm(ctas = 2)]
+    for peer in ranks().before_me() {
+        for c in slabs.of(me()).column_major().take(2) {
+            // EDIT, was: all
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
+        }
+    }
+    #[gemm]
+    for chunk in ranks().from_me() {
+        for t in tiles.of(chunk) {
+            y[t] = dot(x[t].wait(arrived[t.rows()]), w[t]);
+        }
+    }
+}
+
+/// A slab is announced before it is sent.
+#[schedule]
+pub fn slab_announced_early(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let slabs = x.tiles((4, 8));
+    let tiles = y.tiles((4, 8));
+    let arrived = counters(slabs);
+    #[comm(ctas = 2)]
+    for peer in ranks().before_me() {
+        for c in slabs.of(me()) {
+            arrived.on(peer)[c].add(1); // EDIT, was: behind the copy
+            x.on(peer)[c] = x[c];
+        }
+    }
+    #[gemm]
+    for chunk in ranks().from_me() {
+        for t in tiles.of(chunk) {
+            y[t] = dot(x[t].wait(arrived[t.rows()]), w[t]);
+        }
+    }
+}
+
+/// The wait stands behind the product that reads the slabs, in another one.
+#[schedule]
+pub fn slabs_awaited_late(x: Gathered<bf16>, w: Local<bf16>, v: Local<bf16>, y: Out<bf16>) {
+    let slabs = x.tiles((4, 8));
+    let tiles = y.tiles((4, 8));
+    let arrived = counters(slabs);
+    #[comm(ctas = 2)]
+    for peer in ranks().before_me() {
+        for c in slabs.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
+        }
+    }
+    #[gemm]
+    for chunk in ranks().from_me() {
+        for t in tiles.of(chunk) {
+            // EDIT, was: the wait in the first product
+            y[t] = dot(x[t], w[t]) + dot(x[t].wait(arrived[t.rows()]), v[t]);
+        }
+    }
+}
+
+/// A product waits for the slabs of another tensor than it reads.
+#[schedule]
+pub fn slabs_of_another(x: Gathered<bf16>, z: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let slabs = x.tiles((4, 8));
+    let others = z.tiles((4, 8));
+    let tiles = y.tiles((4, 8));
+    let arrived = counters(slabs);
+    let came = counters(others);
+    #[comm(ctas = 2)]
+    for peer in ranks().before_me() {
+        for c in slabs.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
+        }
+        for c in others.of(me()) {
+            z.on(peer)[c] = z[c];
+            came.on(peer)[c].add(1);
+        }
+    }
+    #[gemm]
+    for chunk in ranks().from_me() {
+        for t in tiles.of(chunk) {
+            // EDIT, was: came in the second
+            let first = dot(x[t].wait(arrived[t.rows()]), w[t]);
+            y[t] = first + dot(z[t].wait(arrived[t.rows()]), w[t]);
+            came[t.rows()].wait();
+        }
+    }
+}

@@ -492,3 +492,23 @@ pub fn adds_of_parts(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
         landed[others()][t].wait();
     }
 }
+
+#[schedule]
+pub fn parts_of_steps(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let slabs = x.tiles((128, 96));
+    let tiles = y.tiles((128, 128));
+    let arrived = counters(slabs);
+    #[copy_engine]
+    for peer in ranks().after_me() {
+        for c in slabs.of(peer) {
+            x[c] = x.on(peer)[c];
+            arrived[c].add(1);
+        }
+    }
+    #[gemm]
+    for chunk in ranks().from_me() {
+        for t in tiles.of(chunk) {
+            y[t] = dot(x[t].wait(arrived[t.rows()]), w[t]);
+        }
+    }
+}

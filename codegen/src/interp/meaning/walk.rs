@@ -176,7 +176,9 @@ impl<'a, 'p> Walk<'a, 'p> {
                 let holds = self.holds(cond)?;
                 self.stmts(if holds { then } else { otherwise })?;
             }
-            StmtKind::Wait { cells, at_least } => {
+            StmtKind::Wait {
+                cells, at_least, ..
+            } => {
                 let cells = self.cells(cells)?;
                 self.acts.push(Act::Wait {
                     cells,

@@ -42,6 +42,8 @@ struct Acc {
     /// Rows and columns of the item. A vector has all rows.
     rows: Option<Extent>,
     columns: Option<Extent>,
+    /// A product that has only a part of K so far: its operands, and where the part ends.
+    begun: Option<((TensorId, TensorId), u32)>,
 }
 
 /// Tracks sums through a run.
@@ -124,16 +126,19 @@ impl<'a, 'b> Coverage<'a, 'b> {
             StepKind::Dot { acc, a, b } => {
                 let dim = self.facts.kernel.buffers[a.tensor.index()].columns;
                 let whole = self.facts.plan.geometry.size(dim);
-                let product = if [a.columns.len(), b.columns.len()] == [whole; 2] {
-                    Term::Product {
-                        rank,
-                        operands: (a.tensor, b.tensor),
-                    }
+                let operands = (a.tensor, b.tensor);
+                // A part of K goes on where the part before it ended.
+                let begun = self.acc(at, acc).begun.take();
+                let goes_on = a.columns == b.columns
+                    && begun.unwrap_or((operands, 0)) == (operands, a.columns.start);
+                let product = if !goes_on {
+                    self.sums.one(Term::Elsewhere)
+                } else if a.columns.end == whole {
+                    self.sums.one(Term::Product { rank, operands })
                 } else {
-                    // Schedules multiply over all of K. A kernel made by hand may not.
-                    Term::Elsewhere
+                    self.acc(at, acc).begun = Some((operands, a.columns.end));
+                    NOTHING
                 };
-                let product = self.sums.one(product);
                 let of = [a, b].map(|span| self.content(&span));
                 self.add_content(at, acc, of.into());
                 self.fill(at, acc, product, Some(a.rows), Some(b.rows));
@@ -240,8 +245,10 @@ impl<'a, 'b> Coverage<'a, 'b> {
         let content = |id: AccId| live(id).map_or(ContentId::default(), |acc| acc.content);
         let content = self.contents.stored(value, dtype, content);
         let used = facts.kernel.values[usize::from(value.0)].accs();
+        // Schedules multiply over all of K. A kernel made by hand may not.
         let moved = used.into_iter().filter_map(live).any(|acc| {
-            acc.columns.is_some_and(|columns| columns != dst.columns)
+            acc.begun.is_some()
+                || acc.columns.is_some_and(|columns| columns != dst.columns)
                 || acc.rows.is_some_and(|rows| !rows.contains(dst.rows))
         });
         let sum = self.sums.stored(sum, self.owner(dst));

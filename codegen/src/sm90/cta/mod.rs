@@ -13,6 +13,7 @@ mod registers;
 mod results;
 mod rules;
 mod shared;
+mod slabs;
 mod smem;
 mod subtiles;
 mod together;

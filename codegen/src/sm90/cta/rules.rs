@@ -10,6 +10,7 @@ use super::made::{bytes_beside_scales, partial_sums, registers_beside_scales, sc
 use super::promoted::{has_room_to_promote, promoted_elements, whole_squares};
 use super::registers::{RegisterClass, has_registers};
 use super::shared::{cluster_fits, clusters, shared_alone, some_in_cluster, splits};
+use super::slabs::slabs_of_steps;
 use super::wgmma::{ATOM_ROWS, MOST_ACCUMULATORS, Mode, Wgmma};
 use crate::diag::Diagnostic;
 use crate::dtype::Dtype;
@@ -60,7 +61,7 @@ const fn runs(last: bool, finds: fn(&TileRequest<'_>) -> Vec<Diagnostic>) -> Rul
 }
 
 /// Every rule, in the order of what they presuppose. How shared memory is divided comes after them.
-const RULES: [Rule; 19] = [
+const RULES: [Rule; 20] = [
     fits(true, multiplied),
     fits(true, whole_swizzles),
     fits(false, registers),
@@ -77,6 +78,7 @@ const RULES: [Rule; 19] = [
     runs(true, has_pipeline),
     runs(false, has_room_to_promote),
     runs(false, one_swizzle_atom),
+    runs(false, slabs_of_steps),
     runs(true, shared_alone),
     runs(false, clusters),
     runs(false, splits),

@@ -181,6 +181,8 @@ pub fn all_gather(
     if !moves_last {
         moves.put(s, draw);
     }
+    // The product waits for a slab when it comes to it.
+    let within = slabs && !by_rows && w.is_some() && draw.of(2) == 1;
     let addend = draw.of(4);
     let bias = (addend == 1).then(|| s.vector("b", F32));
     let residual = (addend == 2).then(|| s.local("r", Bf16));
@@ -190,6 +192,7 @@ pub fn all_gather(
             s.for_items("t", items, |s, t| {
                 let target = draw.mostly(None, &[Some(1), Some(2)]);
                 let wait = move |s: &mut ScheduleBuilder| match target {
+                    _ if within => {}
                     None => s.wait(arrived.at(t.rows())),
                     Some(n) => s.wait_at_least(arrived.at(t.rows()), n),
                 };
@@ -199,6 +202,9 @@ pub fn all_gather(
                 let (minus, relu) = (draw.of(3) == 1, draw.of(4) == 1);
                 let of_itself = draw.of(6);
                 let multiply = move |s: &mut ScheduleBuilder| {
+                    if within {
+                        s.wait_by_slab(arrived.at(t.rows()));
+                    }
                     let mut value = match w {
                         Some(w) => s.dot(x.at(t), w.at(t)),
                         None => s.load(x.at(t)),
