@@ -102,7 +102,7 @@ const ROWS: Knobs = scales(Scales::PerRow, "-rows");
 const BLOCKS: Knobs = scales(Scales::Blocks1d2d, "-1d2d");
 
 /// The first of each kind.
-const KERNELS: [Kind; 32] = [
+const KERNELS: [Kind; 33] = [
     (schedules::gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm, Bf16, (128, 256), Tn, NONE),
     (schedules::gemm, Bf16, (128, 256), Nt, CLUSTER),
@@ -122,6 +122,7 @@ const KERNELS: [Kind; 32] = [
     (schedules::ag_gemm, E4M3, (128, 256), Nt, BLOCKS),
     (schedules::ag_gemm_pull, Bf16, (128, 256), Nt, NONE),
     (schedules::ag_gemm_across, Bf16, (128, 256), Nt, NONE),
+    (schedules::ag_gemm_slabs, Bf16, (128, 256), Nt, NONE),
     (schedules::fsdp_gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm_rs, Bf16, (128, 256), Nt, NONE),
     (schedules::rs_ring, Bf16, (128, 256), Nt, NONE),

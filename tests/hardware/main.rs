@@ -111,7 +111,7 @@ fn fine<T>(result: Result<T, Error>) -> T {
 /// A test of each schedule that GPUs run: `body` with its constructor.
 macro_rules! each_schedule {
     ($body:path) => {
-        crate::each_schedule!($body: gemm, swiglu, ag_gemm, ag_gemm_across, ag_gemm_pull, ag_gemm_ring, ag_gemm_double_ring, ag_swiglu, fsdp_gemm, experts, gemm_rs, gemm_rs_across, gemm_rs_add, rs_ring, gemm_ar, gemm_ar_one_shot, gemm_ag, all_to_all, mlp, bulk, bulk_rs);
+        crate::each_schedule!($body: gemm, swiglu, ag_gemm, ag_gemm_across, ag_gemm_pull, ag_gemm_ring, ag_gemm_double_ring, ag_gemm_slabs, ag_swiglu, fsdp_gemm, experts, gemm_rs, gemm_rs_across, gemm_rs_add, rs_ring, gemm_ar, gemm_ar_one_shot, gemm_ag, all_to_all, mlp, bulk, bulk_rs);
     };
     ($body:path: $($name:ident),*) => {
         $(
@@ -125,7 +125,7 @@ macro_rules! each_schedule {
 pub(crate) use each_schedule;
 
 /// The same list, for what compiles all of them.
-const SCHEDULES: [fn() -> counterflow::Program; 21] = {
+const SCHEDULES: [fn() -> counterflow::Program; 22] = {
     use counterflow::schedules::*;
     [
         gemm,
@@ -135,6 +135,7 @@ const SCHEDULES: [fn() -> counterflow::Program; 21] = {
         ag_gemm_pull,
         ag_gemm_ring,
         ag_gemm_double_ring,
+        ag_gemm_slabs,
         ag_swiglu,
         fsdp_gemm,
         experts,

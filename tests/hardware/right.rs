@@ -265,7 +265,7 @@ fn layout_nn(schedule: Schedule) {
 }
 
 mod layout_nn {
-    crate::each_schedule!(super::layout_nn: gemm, swiglu, ag_gemm, ag_gemm_across, ag_gemm_pull, ag_gemm_ring, ag_gemm_double_ring, ag_swiglu, experts, gemm_rs, gemm_rs_across, gemm_rs_add, gemm_ar, gemm_ar_one_shot, gemm_ag, all_to_all, mlp, bulk, bulk_rs);
+    crate::each_schedule!(super::layout_nn: gemm, swiglu, ag_gemm, ag_gemm_across, ag_gemm_pull, ag_gemm_ring, ag_gemm_double_ring, ag_gemm_slabs, ag_swiglu, experts, gemm_rs, gemm_rs_across, gemm_rs_add, gemm_ar, gemm_ar_one_shot, gemm_ag, all_to_all, mlp, bulk, bulk_rs);
 }
 
 /// Rows of FP8 are multiples of 16 elements: one step of K and a part, and more steps than stages.

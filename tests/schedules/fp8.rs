@@ -35,6 +35,7 @@ ag_gemm_across        yes    yes   yes     a   yes     a
 ag_gemm_pull          yes    yes   yes   yes   yes   yes
 ag_gemm_ring          yes    yes   yes   yes   yes   yes
 ag_gemm_double_ring   yes    yes   yes   yes   yes   yes
+ag_gemm_slabs         yes    yes     b     b     b     b
 ag_swiglu             yes    yes   yes   yes   yes   yes
 fsdp_gemm             yes    yes   yes   yes   yes   yes
 gemm_rs               yes    yes   yes   yes   yes   yes
@@ -45,18 +46,19 @@ gemm_ar               yes    yes   yes   yes   yes   yes
 gemm_ar_one_shot      yes    yes   yes   yes   yes   yes
 gemm_ag               yes    yes   yes   yes   yes   yes
 all_to_all            yes    yes   yes   yes   yes   yes
-mlp                   yes      b     b     b     b     b
+mlp                   yes      c     c     c     c     c
 bulk                  yes    yes   yes   yes   yes   yes
 bulk_rs               yes    yes   yes   yes   yes   yes
-all_gather            yes      c     c     c     c     c
-reduce_scatter          d      e     e     e     e     e
-all_reduce              d      f     f     f     f     f
+all_gather            yes      d     d     d     d     d
+reduce_scatter          e      f     f     f     f     f
+all_reduce              e      g     g     g     g     g
 a: a tile of `x.scale` in several shards, whose rows are contiguous: each is a matrix of its own
-b: `hidden` is computed, and has no scale
-c: scales for all_gather, which multiplies nothing of FP8
-d: `g` of e4m3, which a tile is added to or read from
-e: scales for reduce_scatter, which multiplies nothing of FP8
-f: scales for all_reduce, which multiplies nothing of FP8
+b: slabs of columns, with which `x.scale` would have to travel
+c: `hidden` is computed, and has no scale
+d: scales for all_gather, which multiplies nothing of FP8
+e: `g` of e4m3, which a tile is added to or read from
+f: scales for reduce_scatter, which multiplies nothing of FP8
+g: scales for all_reduce, which multiplies nothing of FP8
 ";
 
 /// A kind's name in the table, and how wide its column is.

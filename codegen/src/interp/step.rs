@@ -94,9 +94,8 @@ impl Emulator<'_> {
                 }
                 let acc = &mut accs[usize::from(acc.0)];
                 (acc.live, acc.tile.first) = (true, a.rows.start);
-                // What has the last part of K is a product.
-                let k = setup.kernel.buffers[a.tensor.index()].columns;
-                if a.columns.end == setup.plan(at.launch, at.rank).geometry.size(k) {
+                // The first part of K stands for all of it.
+                if a.columns.start == 0 {
                     let product = Tags::one(Tag::Product(at.rank, a.tensor, b.tensor));
                     acc.tags = acc.tags.plus(&product, 1);
                 }

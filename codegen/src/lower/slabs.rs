@@ -2,12 +2,12 @@
 
 use super::mistake::mistake;
 use super::placer::Placer;
-use crate::kernel::{Cells, DimId, Op, OpKind};
-use crate::program::{CellIndex, CounterDim, Loc, PartitionId, Side, Stmt, StmtKind};
+use crate::kernel::{Cells, Op, OpKind};
+use crate::program::{CellIndex, CounterDim, Loc, PartitionId, Stmt, StmtKind};
 
 impl Placer<'_> {
     /// The slabs of K by which a wait takes turns with the products behind it, `rest`; `None` where its cells count pieces of all
-    /// columns, which it waits for before the product.
+    /// columns, which it waits for before the product. A slab's columns are whole on each rank: `cells` names no others.
     pub(super) fn slabs(&mut self, cells: &Cells, rest: &[Stmt], at: Loc) -> Option<PartitionId> {
         let mut behind = rest.iter().skip_while(|stmt| waits_by_slab(stmt));
         let Some(StmtKind::Dot { a, .. }) = behind.next().map(|stmt| &stmt.kind) else {
@@ -30,26 +30,7 @@ impl Placer<'_> {
                 CounterDim::Items(_) | CounterDim::World | CounterDim::Count(_),
             ) => None,
         };
-        let slabs = cells.index.iter().zip(dims).find_map(divides)?;
-        self.whole_in_each(slabs, k, at).then_some(slabs)
-    }
-
-    /// True unless ranks divide K: then a slab is in the memory that one rank fills, and has no number among all.
-    fn whole_in_each(&mut self, slabs: PartitionId, k: DimId, at: Loc) -> bool {
-        let matched = self.matched;
-        let partition = &matched.partitions[slabs.index()];
-        let side = partition.chunked_side(|dim| matched.is_chunked(dim));
-        if side != Some(Side::Columns) || !matched.is_chunked(k) {
-            return true;
-        }
-        let message = format!(
-            "a wait slab by slab, where ranks divide the columns of `{}`",
-            partition.name
-        );
-        self.found.push(mistake(at, message).hint(
-            "wait for all of them before the product, in a statement of its own: `arrived[t.rows()].wait();`",
-        ));
-        false
+        cells.index.iter().zip(dims).find_map(divides)
     }
 
     /// Whether an op is a wait slab by slab that the products before it have waited with already.

@@ -1,8 +1,8 @@
 //! Slabs of rows and K that warps move: boxes of a slab's own columns, cells by rows and slabs, and their text.
 
 use crate::fixtures::slabs::{
-    Counted, Mistake, WAYS, Way, by_slab, by_slab_of, gated_by_slab, gathered, gathered_as,
-    scales_apart, scales_apart_by_slab, tuned_by_slab, weights_by_slab, whole_rows,
+    Counted, Mistake, WAYS, Way, across_by_slab, by_slab, by_slab_of, gated_by_slab, gathered,
+    gathered_as, scales_apart, scales_apart_by_slab, tuned_by_slab, weights_by_slab, whole_rows,
 };
 use crate::fixtures::wide::wide;
 use crate::generator::warps::{self as random, Accepted, Warps};
@@ -292,7 +292,7 @@ fn products_that_wait_slab_by_slab_have_right_warps_whoever_moves_the_slabs() {
     }
 }
 
-/// Each setting of a GEMM in a kernel that signals, two products of an item, and a weight in slabs.
+/// Each setting of a GEMM in a kernel that signals, two products of an item, a weight in slabs, and tiles across shards.
 #[test]
 fn products_of_any_setting_wait_slab_by_slab() {
     let halves = Variant::new(2).set("tiles", (128, 128));
@@ -303,6 +303,7 @@ fn products_of_any_setting_wait_slab_by_slab() {
         (plain(), Variant::new(2).constant("w")),
         (gated_by_slab((128, 256)), halves),
         (weights_by_slab((128, 256)), Variant::new(2)),
+        (across_by_slab((128, 256)), Variant::new(2)),
     ] {
         let found = warps(&program, &variant);
         found.unwrap_or_else(|error| panic!("{}, {variant:?}: {error}", program.name));

@@ -43,7 +43,7 @@ fn lowered(program: &Program, variant: Variant) -> Kernel {
 fn schedules() -> Vec<Case> {
     use Rule::{Attribution, Bounds, Coverage, Progress, Race, Reuse};
     type Row = (fn() -> Program, Rule, u32);
-    let rows: [Row; 81] = [
+    let rows: [Row; 85] = [
         (progress::ring_backwards, Progress, 4),
         (progress::wants_two, Progress, 3),
         (progress::mine_first, Progress, 3),
