@@ -160,7 +160,7 @@ impl Walk<'_, '_> {
                 }
                 // Rows of the grid of cells have a cell for each slab.
                 let slabs = (along == Side::Rows && pieces.column_block.is_some())
-                    .then(|| self.cell_columns(*counted));
+                    .then(|| (*counted, self.cell_columns(*counted)));
                 let first = match side {
                     Side::Rows => row,
                     Side::Columns => column,
@@ -207,20 +207,21 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// The cells of a row of pieces: one, or one for each slab.
+    /// The cells of a row of pieces: one, or one for each slab, or that of the slab which a product comes to.
     fn slabs(
         &mut self,
-        slabs: Option<Expr>,
+        slabs: Option<(PartitionId, Expr)>,
         rest: &[(CellIndex, CounterDim)],
         [outer, chunk, row]: [Expr; 3],
         leaf: &mut dyn FnMut(Expr) -> Vec<Node>,
     ) -> Vec<Node> {
-        let Some(slabs) = slabs else {
+        let Some((of, slabs)) = slabs else {
             return self.along(rest, outer + chunk + row, leaf);
         };
         let at = outer + (chunk + row) * slabs.clone() + Expr::var(SLAB);
         let body = self.along(rest, at, leaf);
-        if self.at_a_slab {
+        let of_step = self.slab_of;
+        if of_step.is_some_and(|slab| self.b.kernel.same_slabs(slab, of)) {
             return body;
         }
         vec![count_up(SLAB, [0.into(), slabs], body)]

@@ -12,15 +12,15 @@ impl Walk<'_, '_> {
             .slab_waits
             .first()
             .and_then(|leaf| leaf.op.kind.slabs());
-        let partitions = &self.b.kernel.partitions;
-        let Some(width) = slabs.and_then(|of| partitions[of.index()].column_block) else {
+        let width = slabs.and_then(|of| self.b.kernel.partitions[of.index()].column_block);
+        let Some(width) = width else {
             return Vec::new();
         };
         let tile_k = Expr::symbol(Symbol::TileK, self.tiling().tile().k);
         let (step, each) = (self.step(), Expr::from(width) / tile_k);
-        self.at_a_slab = true;
+        self.slab_of = slabs;
         let waits = self.waits(&pass.slab_waits);
-        self.at_a_slab = false;
+        self.slab_of = None;
         let mut body = vec![Node::Let {
             name: SLAB.into(),
             value: step.clone() / each.clone(),

@@ -74,8 +74,8 @@ pub(super) struct Walk<'b, 'a> {
     pub batches: Expr,
     /// Boxes of such a batch.
     pub boxes: Expr,
-    /// True where a wait is for one slab of K, by its name: that of the step which comes next.
-    pub at_a_slab: bool,
+    /// The slabs of which a wait is for one, by its name: that of the step which comes next.
+    pub slab_of: Option<PartitionId>,
     /// Scheduler that gives it its items.
     scheduler: SchedulerId,
     /// The loops over items so far, by their variables.
@@ -102,7 +102,7 @@ impl<'b, 'a> Walk<'b, 'a> {
             scope: Vec::new(),
             at: None,
             declared: Vec::new(),
-            at_a_slab: false,
+            slab_of: None,
             scheduler: GEMM,
             loops: Vec::new(),
             comm: 0,

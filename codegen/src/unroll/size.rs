@@ -90,6 +90,7 @@ fn ops(body: &[Op], geometry: &Geometry) -> u64 {
                 CellIndex::Item(_) => 1,
             })
             .chain([homes(&cells.home, world)])
+            .chain(op.kind.slabs().map(|_| slabs))
             .fold(1, u64::saturating_mul),
         OpKind::Reduce { from, .. } => from.slot.as_ref().map_or(1, |pick| picked(pick, world)),
         OpKind::Dot { .. } => slabs,

@@ -163,7 +163,7 @@ const OWN: &str = "T acc advance again all_steps arrive arrive_on at auto barrie
     next_ping_pong nullptr of_other oldest order order_at orderbarrier part partial_add partial_box_rows \
     partial_chunk partial_send phase piece pieces pipelinestate place plan pragma previous reg_alloc \
     reg_dealloc relaxed return role row row_major rows rows_of rule rulenumbers scale_line_stride scale_stride scales scales_make scales_read scales_write scheduler scope sending sent shared shared_address \
-    shared_bytes slice slice_bytes slice_n smem_spare_staging smem_split_partial smem_staging smem_stored smem_subtile \
+    shared_bytes slab slice slice_bytes slice_n smem_spare_staging smem_split_partial smem_staging smem_stored smem_subtile \
     spare_staging spare_staging_at spare_staging_bytes spare_staging_full spare_staging_full_at spare_staging_slots split split_partial \
     split_partial_at split_partial_bytes split_partial_empty split_partial_full split_partial_full_at \
     split_partial_subtile_bytes split_partial_subtiles split_partial_threads split_partials split_rank stage \

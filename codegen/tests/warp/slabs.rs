@@ -1,12 +1,14 @@
 //! Slabs of rows and K that warps move: boxes of a slab's own columns, cells by rows and slabs, and their text.
 
 use crate::fixtures::slabs::{
-    Counted, Mistake, WAYS, Way, across_by_slab, by_slab, by_slab_of, gated_by_slab, gathered,
-    gathered_as, scales_apart, scales_apart_by_slab, tuned_by_slab, weights_by_slab, whole_rows,
+    Counted, Mistake, WAYS, Way, across_by_slab, by_slab, by_slab_of, called, gated_by_slab,
+    gathered, gathered_as, of_two_widths, scales_apart, scales_apart_by_slab, tuned_by_slab,
+    weights_by_slab, whole_rows,
 };
 use crate::fixtures::wide::wide;
 use crate::generator::warps::{self as random, Accepted, Warps};
 use crate::reach::names_stand_once;
+use counterflow_codegen::cuda;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{Bf16, E4M3, F16};
 use counterflow_codegen::lower::lower;
@@ -54,7 +56,7 @@ fn slabs_of_any_boxes_have_right_warps() {
         let program = gathered(Way::Push, Counted::Each, slab);
         warps(&program, &Variant::new(2)).unwrap_or_else(|error| panic!("{slab:?}: {error}"));
     }
-    for (dtype, slab) in [(F16, (128, 192)), (E4M3, (128, 256))] {
+    for (dtype, slab) in [(F16, (128, 192)), (E4M3, (128, 256)), (E4M3, (128, 1024))] {
         let program = gathered_as(dtype, slab);
         warps(&program, &Variant::new(2)).unwrap_or_else(|error| panic!("{dtype}: {error}"));
     }
@@ -419,4 +421,27 @@ fn scales_apart_are_awaited_before_the_first_slab() {
         let apart = warps(&scales_apart_by_slab((128, 256)), &variant);
         apart.unwrap_or_else(|error| panic!("{}: {error}", scales.name()));
     }
+}
+
+/// Products of one item that wait for slabs of two widths, one behind the other.
+#[test]
+fn products_of_an_item_wait_for_slabs_of_one_width() {
+    let program = of_two_widths([(128, 128), (128, 256)]);
+    insta::assert_snapshot!(refused(&program, &Variant::new(2).set("tiles", (128, 128))), @"
+    error[resources]: slabs of 128 and of 256 columns in one item
+      help: slabs of one width, or a loop for each product
+    ");
+}
+
+/// An item may be called what the text calls a slab.
+#[test]
+fn a_tile_may_be_called_slab() {
+    let variant = Variant::new(2).set("tiles", (128, 128));
+    let pipeline = warps(&called("slab", (128, 256)), &variant).expect("warps");
+    let text = cuda::emit(&pipeline).text;
+    let mut tiles = text.lines().filter(|line| line.contains("const Tile slab"));
+    assert!(
+        tiles.clone().count() > 0 && tiles.all(|line| line.contains("slab_ =")),
+        "{text}"
+    );
 }

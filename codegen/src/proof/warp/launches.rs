@@ -321,7 +321,9 @@ fn copied_columns(kernel: &Kernel) -> BTreeMap<&str, u32> {
                         {
                             let columns = match slab {
                                 None => two_batches(kernel),
-                                Some(slab) => slab + box_columns(kernel) + few(kernel),
+                                Some(slab) => {
+                                    slab + box_columns(kernel) + few_along(kernel, buffer.columns)
+                                }
                             };
                             let name = kernel.dims[usize::from(buffer.columns.0)].name.as_str();
                             let known = found.entry(name).or_default();
@@ -358,8 +360,17 @@ fn counts<'k>(kernel: &'k Kernel, cells: &Cells, found: &mut BTreeMap<&'k str, u
             let dim = partition.dim(Side::Columns);
             let known = found.entry(kernel.dims[usize::from(dim.0)].name.as_str());
             let known = known.or_default();
-            *known = (*known).max(slab + few(kernel));
+            *known = (*known).max(slab + few_along(kernel, dim));
         }
+    }
+}
+
+/// Columns of whole 16 bytes, of every tensor that has them.
+fn few_along(kernel: &Kernel, columns: DimId) -> u32 {
+    let mut of = (kernel.buffers.iter()).filter(|buffer| buffer.columns == columns);
+    match of.any(|buffer| buffer.dtype.is_fp8()) {
+        true => 16,
+        false => 8,
     }
 }
 

@@ -5,27 +5,30 @@ use super::finding::refuse;
 use crate::diag::Diagnostic;
 use crate::kernel::visit_ops;
 
-/// A slab is whole steps: its wait stands before the first of them.
+/// A slab is whole steps: its wait stands before the first of them. All products of an item go through the same steps.
 pub(super) fn slabs_of_steps(asked: &TileRequest<'_>) -> Vec<Diagnostic> {
     let (kernel, k) = (asked.kernel, asked.kind.k.max(1));
-    let mut found = Vec::new();
-    for role in &kernel.roles {
-        for each in loops(&role.body) {
-            if each.items != asked.items {
-                continue;
+    let (mut found, mut first) = (Vec::new(), None);
+    let all = kernel.roles.iter().flat_map(|role| loops(&role.body));
+    for each in all.filter(|each| each.items == asked.items) {
+        visit_ops(each.body, &mut |op| {
+            let Some(of) = op.kind.slabs() else {
+                return;
+            };
+            let width = kernel.partitions[of.index()].column_block.unwrap_or(0);
+            let at = kernel.loc(op.id);
+            if !width.is_multiple_of(k) {
+                let message = format!("a wait for slabs of {width} columns, in K steps of {k}");
+                let hint = format!("a multiple of {k} columns");
+                found.push(refuse(at, message, hint));
             }
-            visit_ops(each.body, &mut |op| {
-                let Some(of) = op.kind.slabs() else {
-                    return;
-                };
-                let width = kernel.partitions[of.index()].column_block.unwrap_or(0);
-                if !width.is_multiple_of(k) {
-                    let message = format!("a wait for slabs of {width} columns, in K steps of {k}");
-                    let hint = format!("a multiple of {k} columns");
-                    found.push(refuse(kernel.loc(op.id), message, hint));
-                }
-            });
-        }
+            let other = *first.get_or_insert(width);
+            if width != other {
+                let message = format!("slabs of {other} and of {width} columns in one item");
+                let hint = "slabs of one width, or a loop for each product";
+                found.push(refuse(at, message, hint));
+            }
+        });
     }
     found
 }
