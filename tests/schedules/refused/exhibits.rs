@@ -512,3 +512,29 @@ pub fn parts_of_steps(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
         }
     }
 }
+
+#[schedule]
+pub fn two_widths(x: Gathered<bf16>, z: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let slabs = x.tiles((128, 128));
+    let wide = z.tiles((128, 256));
+    let tiles = y.tiles((128, 128));
+    let arrived = counters(slabs);
+    let came = counters(wide);
+    #[comm(ctas = 2)]
+    for peer in ranks().before_me() {
+        for c in slabs.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
+        }
+        for c in wide.of(me()) {
+            z.on(peer)[c] = z[c];
+            came.on(peer)[c].add(1);
+        }
+    }
+    #[gemm]
+    for chunk in ranks().from_me() {
+        for t in tiles.of(chunk) {
+            y[t] = dot(x[t].wait(arrived[t.rows()]), w[t]) + dot(z[t].wait(came[t.rows()]), w[t]);
+        }
+    }
+}
