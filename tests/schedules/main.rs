@@ -10,6 +10,7 @@ mod constants;
 mod families;
 #[path = "../common/few_rows.rs"]
 mod few_rows;
+mod filled;
 mod fp8;
 mod library;
 mod low_latency;

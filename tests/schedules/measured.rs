@@ -254,6 +254,9 @@ fn each_cards_rows_are_predicted_by_its_own_profile() {
     }
 }
 
+/// In 103 tiles, whose K two CTAs share, it has two waves, the last of few CTAs: 1.18 of what the model says.
+const TWO_WAVES: [u32; 3] = [64, 8192, 2048];
+
 #[test]
 fn products_of_up_to_64_rows_are_predicted_within_an_eighth() {
     let (program, machine) = (schedules::gemm(), Machine::h100());
@@ -266,17 +269,16 @@ fn products_of_up_to_64_rows_are_predicted_within_an_eighth() {
             let predicted = model::seconds(&kernel, &plan.expect("a plan"), &machine);
             let ratio = median * 1e-6 / predicted.expect("it ends");
             println!("{m}x{n}x{k} {variant}: {ratio:.3} of the predicted time");
-            if m > 64 {
-                continue;
+            let (told, known) = (format!("{m}x{n}x{k} {variant}"), [m, n, k] == TWO_WAVES);
+            // With more rows tensor cores and L2 take their part.
+            let far = if m > 64 { 1.5 } else { 9.0 / 8.0 };
+            if !(1.0 / far..far).contains(&ratio) {
+                assert!(known && ratio < 1.2, "{told}: {ratio:.3}");
+                further.push(told);
             }
-            let within = (8.0 / 9.0..9.0 / 8.0).contains(&ratio);
-            if !within {
-                further.push(format!("{m}x{n}x{k} {variant}: {ratio:.3}"));
-            }
-            rows += 1;
+            rows += usize::from(m <= 64);
         }
     }
-    // 64x8192x2048 in 103 tiles, two waves of two CTAs each: 1.18.
     println!("further off: {further:?}");
-    assert!(rows > 150 && further.len() <= 1, "{further:?}");
+    assert!(rows > 150 && further.len() == 1, "{further:?}");
 }

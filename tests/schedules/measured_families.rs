@@ -149,6 +149,8 @@ fn winners_of_families_take_about_as_long_as_the_model_says() {
     let at = |share: f64| fused[(share * (fused.len() - 1) as f64).round() as usize];
     let (low, high, rows) = (at(0.05), at(0.95), fused.len());
     println!("band of fused schedules: {low:.3} to {high:.3} of {rows} rows");
+    let never = lower(&schedules::ag_gemm_slabs(), &Variant::new(2)).expect("a meaning");
+    assert_eq!(model::band(&never, &machine), None, "it won nowhere");
     let band = band.expect("it is known");
     assert!(
         (band.low - low).abs() < 0.005 && (band.high - high).abs() < 0.005,

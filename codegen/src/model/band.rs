@@ -38,7 +38,8 @@ pub fn band(kernel: &Kernel, machine: &Machine) -> Option<Band> {
         .iter()
         .all(|buffer| buffer.dtype.bytes() == 2);
     let multiplies = |role: &Role| matches!(role.kind, RoleKind::Gemm(_));
-    if moves && wide && kernel.roles.iter().any(multiplies) {
+    let fused = FUSED.contains(&&kernel.name[..]);
+    if moves && wide && fused && kernel.roles.iter().any(multiplies) {
         return machine.gpu.contains("H100").then_some(H100_FUSED);
     }
     if moves || !one_role || !three || !wide {
@@ -48,6 +49,15 @@ pub fn band(kernel: &Kernel, machine: &Machine) -> Option<Band> {
     let mut known = known.filter(|(name, _)| machine.gpu.contains(name));
     known.next().map(|(_, band)| band)
 }
+
+/// The schedules of those rows.
+const FUSED: [&str; 5] = [
+    "ag_gemm",
+    "ag_gemm_pull",
+    "gemm_ar",
+    "gemm_ar_one_shot",
+    "gemm_rs",
+];
 
 const H200: Band = Band {
     low: 0.884,

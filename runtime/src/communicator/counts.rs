@@ -74,6 +74,12 @@ impl Communicator {
         Ok(self.gpu().is_emulated() && self.world() <= jit::ranks_that_fill()?)
     }
 
+    /// Name of the GPU whose winners and profile choose for this rank: its own, or that for which an emulated rank fills the cache.
+    pub(crate) fn gpu_that_chooses(&self) -> &str {
+        let filled = self.gpu().is_emulated().then(jit::gpu_that_is_filled_for);
+        filled.flatten().unwrap_or_else(|| self.gpu().name())
+    }
+
     /// Number of modules of machine code so far that were loaded for this rank: of ops, quantisers and exchanges, and by
     /// [`Communicator::load`]. An emulated rank counts what it would load on a GPU. A step that loads none leaves it as it was.
     ///

@@ -106,8 +106,9 @@ impl Communicator {
     /// GPUs; launches run their checked plan tile by tile, and nothing is compiled.
     ///
     /// `COUNTERFLOW_FILL=n` has ranks of communicators of up to n ranks compile all the same what they would load on GPUs, side by side
-    /// where threads are. So a program's, or a test's, run without GPUs fills the cache for its run on GPUs, and
-    /// [seals](crate::jit::Compiler::seal) it.
+    /// where threads are. `COUNTERFLOW_FILL="n:NVIDIA H200"` has the winners and the profile of a GPU of that name choose, too. So a
+    /// program's, or a test's, run without GPUs fills the cache for its run on such GPUs, and [seals](crate::jit::Compiler::seal)
+    /// it: if nothing is measured there (`COUNTERFLOW_TUNE=off`), and the user has the same winners.
     ///
     /// ```
     /// use counterflow::Communicator;

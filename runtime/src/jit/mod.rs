@@ -28,7 +28,7 @@ pub use crate::error::{CompileError, Excerpt};
 pub use cache::{Cache, Cached};
 pub use facts::Facts;
 pub(crate) use facts::defines;
-pub(crate) use fill::{filling, ranks_that_fill};
+pub(crate) use fill::{filling, gpu_that_is_filled_for, ranks_that_fill};
 pub use nvrtc::preload;
 pub use options::{Probes, Target};
 pub use source::Source;

@@ -272,10 +272,12 @@ impl Sizes {
     ///
     /// Of W ranks one shot sends W - 1 times all rows, two send 2 (W - 1) / W times as much, and a word goes once more. So two shots are
     /// faster from latency · rate · W / ((W - 1) (W - 2)) bytes of all rows on: of four ranks with an H200's links 285 KB, 18 rows of
-    /// 8192 elements; of two never.
+    /// 8192 elements, with an H100's 31; of two never.
     ///
     /// An all-reduce with a norm behind it, which exchanges its rows so, took by that much longer than one of a single rank on two H100s
-    /// (`notes/bench`): of 1 row of 6144 elements 1.4 µs (this says 1.3), of 16 rows of 8192 2.5 (2.0), of 128 6.9 (7.2).
+    /// (`notes/bench`): of 1 row of 6144 elements 1.4 µs, of 16 rows of 8192 2.5, of 128 6.9. This says 2.2, 3.0 and 8.2 with an H100's
+    /// profile, 1.3, 2.0 and 7.2 with an H200's: what probes of an H100 measure is a signal with release and acquire, which words that
+    /// are their own signals do without.
     pub(crate) fn seconds(&self, machine: &Machine) -> f64 {
         let own = u64::from(self.rows) * self.row;
         let alone = machine.sm.dependent_launch_latency + own as f64 / machine.memory;
