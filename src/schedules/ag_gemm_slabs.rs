@@ -37,7 +37,7 @@ pub fn ag_gemm_slabs(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
             arrived.on(peer)[c].add(1);
         }
     }
-    #[gemm(ping_pong = tune(false, true))]
+    #[gemm]
     {
         // Nobody sends a rank its own rows.
         for t in tiles.of(me()).grouped(8) {

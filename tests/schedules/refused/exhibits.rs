@@ -514,6 +514,26 @@ pub fn parts_of_steps(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 }
 
 #[schedule]
+pub fn slabs_in_ping_pong(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let slabs = x.tiles((128, 128));
+    let tiles = y.tiles((128, 144));
+    let arrived = counters(slabs);
+    #[copy_engine]
+    for peer in ranks().after_me() {
+        for c in slabs.of(peer) {
+            x[c] = x.on(peer)[c];
+            arrived[c].add(1);
+        }
+    }
+    #[gemm(ping_pong)]
+    for chunk in ranks().from_me() {
+        for t in tiles.of(chunk) {
+            y[t] = dot(x[t].wait(arrived[t.rows()]), w[t]);
+        }
+    }
+}
+
+#[schedule]
 pub fn two_widths(x: Gathered<bf16>, z: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let slabs = x.tiles((128, 128));
     let wide = z.tiles((128, 256));
