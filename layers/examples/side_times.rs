@@ -1,5 +1,6 @@
 //! Times of side kernels, each beside a copy of as many bytes within the GPU, on one GPU and in one run: values first, bit for bit those of
-//! the twin; then kernel and copy in turns.
+//! the twin, in the first two rows, the middle one and the last one, of gradients of a norm's weights in the first and last columns; then
+//! kernel and copy in turns.
 //! `cargo run --release -p counterflow-layers --example side_times -- --rows 8192,2048`
 
 #[path = "side_times/cases.rs"]
@@ -56,7 +57,7 @@ fn spread(mut of: Vec<f64>) -> [f64; 3] {
     [of[last / 2], of[last / 10], of[last * 9 / 10]]
 }
 
-/// Milliseconds of one of `count` launches between two events.
+/// Events in front of `count` launches and behind them.
 fn sample(
     rank: &Communicator,
     count: usize,

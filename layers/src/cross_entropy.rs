@@ -51,6 +51,15 @@ impl VocabParallelCrossEntropy {
     /// # Errors
     /// [`Error::Usage`] for no rows; [`Error::Toolkit`] on a GPU without a compiler; as [`Communicator::allocate`].
     pub fn new(rank: &Arc<Communicator>, rows: usize) -> Result<Self, Error> {
+        VocabParallelCrossEntropy::beside(rank, rows, 0)
+    }
+
+    /// As [`VocabParallelCrossEntropy::new`]; the exchange, which waits for peers, leaves so many SMs to others, as
+    /// [`Initialize::ext_margin_sm`](crate::Initialize::ext_margin_sm) says.
+    ///
+    /// # Errors
+    /// As [`VocabParallelCrossEntropy::new`]; [`Error::Usage`] for all SMs.
+    pub fn beside(rank: &Arc<Communicator>, rows: usize, sm_margin: u32) -> Result<Self, Error> {
         if rows == 0 {
             return Err(Error::Usage {
                 what: "cross-entropy of no rows".into(),
@@ -58,15 +67,13 @@ impl VocabParallelCrossEntropy {
             });
         }
         let all = rows * rank.world() as usize;
-        let gather = Step::new(
-            schedules::all_gather(),
-            Layout::Nt,
-            shape(all, NUMBERS, NUMBERS),
-        );
+        let sizes = shape(all, NUMBERS, NUMBERS);
+        let gather = Step::new(schedules::all_gather(), Layout::Nt, sizes);
+        let gather = gather.margin(sm_margin).of(Dtype::F32);
         together(rank, || {
             Ok(VocabParallelCrossEntropy {
                 kernels: LossKernels::load(rank)?,
-                gather: gather.of(Dtype::F32).build(rank)?,
+                gather: gather.build(rank)?,
                 parts: Mutex::new(rank.allocate("parts of cross-entropy", [all, NUMBERS])?),
                 rank: rank.clone(),
                 rows,

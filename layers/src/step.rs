@@ -67,11 +67,9 @@ pub(crate) fn together<T>(
     Ok(made)
 }
 
-/// Proves and compiles side by side, on this rank, what is built one after another later. A step that cannot be says so then.
+/// Proves and compiles side by side, on this rank, what is built one after another later. A step that cannot be says so then. An emulated
+/// rank does neither unless it fills a cache for GPUs, as [`OpBuilder::compile_ahead`] says.
 pub(crate) fn compile_ahead<'s>(rank: &Communicator, steps: impl IntoIterator<Item = &'s Step>) {
-    if rank.gpu().is_emulated() {
-        return;
-    }
     let steps: Vec<&Step> = steps.into_iter().collect();
     let next = AtomicUsize::new(0);
     let work = || {

@@ -74,7 +74,9 @@ pub struct Initialize {
     pub bootstrap_backend: Option<BootstrapBackend>,
     /// SMs that every kernel of the layers' ops leaves to others: TransformerEngine's `NVTE_EXT_MARGIN_SM`. Where kernels of another
     /// library that wait for their own peers run beside a pass, as NCCL's do, state as many as they take, and give that library no more:
-    /// else each side may keep the SMs that the other waits for.
+    /// else each side may keep the SMs that the other waits for. What is made without these buffers is told by itself:
+    /// [`GradientSum::beside`](crate::GradientSum::beside), [`VocabParallelCrossEntropy::beside`](crate::VocabParallelCrossEntropy::beside),
+    /// [`CommOverlap::beside`](crate::CommOverlap::beside) and [`CommOverlapP2P::beside`](crate::CommOverlapP2P::beside).
     pub ext_margin_sm: u32,
 }
 

@@ -200,7 +200,7 @@ fn processes_learn_what_threads_do() {
 /// What averages over replicas begins when a part's gradients are enqueued, before the rest of the backward pass is, and is awaited before
 /// the optimizer.
 #[test]
-fn averages_begin_beside_the_backward_pass_and_end_before_the_optimizer() {
+fn averages_begin_before_the_rest_of_the_backward_pass_is_enqueued() {
     let done = run(
         "--ranks 4 --num-replicas 2 --num-layers 2 --iters 2 --seq-length 6 --hidden 32 --num-heads 4 --head-dim 8 --verbose",
     );
@@ -414,7 +414,8 @@ fn layers_are_compared_and_timed() {
     assert!(!none.status.success(), "nothing was timed");
 }
 
-/// Each side kernel has the twin's bits, and a time beside a copy's.
+/// The program alone: all that it compares and times is there, once. On an emulated rank a kernel is its twin, so that their bits are
+/// compared on GPUs only.
 #[test]
 fn side_kernels_are_compared_and_timed() {
     let file = std::env::temp_dir().join(format!("side_times_{}.json", std::process::id()));

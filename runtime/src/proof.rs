@@ -17,7 +17,7 @@ use counterflow_codegen::verify::{self, Checked, Series};
 use counterflow_codegen::warp::Pipeline;
 use counterflow_codegen::{lower::lower, plan::Plan};
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Proofs that the ranks of a process made. The first rank makes a proof, the others take it: all have the same
 /// choices. Ops keep their proofs, and a proof goes with the last op.
@@ -62,10 +62,13 @@ impl Measured {
     }
 }
 
+/// Place of a proof. Who proves it holds the lock meanwhile, so that others who ask for it wait there.
+type Place = Arc<Mutex<Weak<Proof>>>;
+
 #[derive(Debug, Default)]
 struct Known {
     /// By all that is asked, hashed: the text of a schedule is as large as its proof.
-    all: HashMap<blake3::Hash, Weak<Proof>>,
+    all: HashMap<blake3::Hash, Place>,
     /// The last ones, for whoever asks for an op's memory before it builds it, and for ranks that come later.
     latest: VecDeque<Arc<Proof>>,
 }
@@ -154,20 +157,51 @@ impl Proven {
     pub(crate) fn of(&self, asked: &Asked<'_>) -> Result<Arc<Proof>, Error> {
         // All of it: two schedules of one name are two.
         let key = blake3::hash(format!("{asked:?}").as_bytes());
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let Known { all, latest } = &mut *known;
-        if let Some(proof) = all.get(&key).and_then(Weak::upgrade) {
-            return Ok(proof);
-        }
-        let proof = Arc::new(Proof::of(asked)?);
-        if latest.len() == LATEST {
-            latest.pop_front();
-        }
-        latest.push_back(proof.clone());
-        all.retain(|_, proof| proof.strong_count() > 0);
-        all.insert(key, Arc::downgrade(&proof));
-        Ok(proof)
+        self.of_key(key, || Proof::of(asked))
     }
+
+    /// The proof of a key. Who asks for it while another proves it waits for that one, and nobody waits for the proof of something else.
+    fn of_key(
+        &self,
+        key: blake3::Hash,
+        prove: impl FnOnce() -> Result<Proof, Error>,
+    ) -> Result<Arc<Proof>, Error> {
+        let place = self.known().all.entry(key).or_default().clone();
+        let proof = {
+            let mut kept = place.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(proof) = kept.upgrade() {
+                return Ok(proof);
+            }
+            let proof = prove().map(Arc::new);
+            if let Ok(proof) = &proof {
+                *kept = Arc::downgrade(proof);
+            }
+            proof
+        };
+        drop(place);
+        let mut known = self.known();
+        let Known { all, latest } = &mut *known;
+        if let Ok(proof) = &proof {
+            if latest.len() == LATEST {
+                latest.pop_front();
+            }
+            latest.push_back(proof.clone());
+        }
+        all.retain(|_, place| is_asked_for(place));
+        proof
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// True if a place has a proof, or somebody has it who will look or is at work.
+fn is_asked_for(place: &mut Place) -> bool {
+    Arc::get_mut(place).is_none_or(|kept| {
+        let kept = kept.get_mut().unwrap_or_else(PoisonError::into_inner);
+        kept.strong_count() > 0
+    })
 }
 
 impl Asked<'_> {
@@ -268,6 +302,9 @@ impl Proof {
 mod tests {
     use super::*;
     use crate::schedules::product;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    use std::time::Duration;
 
     #[test]
     fn after_a_stall_the_reason_says_how_to_try_again() {
@@ -303,6 +340,86 @@ mod tests {
         assert!(Arc::ptr_eq(&of(&first, 512), &of(&first, 512)));
         assert!(!Arc::ptr_eq(&of(&first, 512), &of(&first, 256)));
         assert!(!Arc::ptr_eq(&of(&first, 512), &of(&second, 512)));
+    }
+
+    fn small(program: &Program) -> Result<Proof, Error> {
+        Proof::of(&Asked {
+            program,
+            collective: None,
+            variant: Variant::new(1),
+            shape: Shape::new(64, 64, 64),
+            gpu: "a GPU",
+            sms: 132,
+            first_options: true,
+            bits: Bits::Any,
+            known: None,
+        })
+    }
+
+    #[test]
+    fn nobody_waits_for_the_proof_of_something_else() {
+        let (proven, program) = (&Proven::default(), &product((64, 64)));
+        let [one, other] = [b"one", b"two"].map(|key| blake3::hash(key));
+        let ((begins, begun), (ends, ended)) = (mpsc::channel(), mpsc::channel());
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let slow = || {
+                    begins.send(()).expect("awaited");
+                    let meanwhile = ended.recv_timeout(Duration::from_secs(20));
+                    meanwhile.expect("the other proof, meanwhile");
+                    small(program)
+                };
+                proven.of_key(one, slow).expect("a proof")
+            });
+            begun.recv().expect("begun");
+            proven
+                .of_key(other, || small(program))
+                .expect("another proof");
+            // Who gave up no longer listens, and has said so.
+            let _ = ends.send(());
+        });
+    }
+
+    #[test]
+    fn a_proof_is_made_once_however_many_ask_at_once() {
+        let (proven, program) = (&Proven::default(), &product((64, 64)));
+        let (key, made) = (blake3::hash(b"one"), &AtomicUsize::new(0));
+        let ask = || {
+            let prove = || {
+                made.fetch_add(1, Ordering::Relaxed);
+                small(program)
+            };
+            proven.of_key(key, prove).expect("a proof")
+        };
+        let all: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
+            let ended = threads.into_iter();
+            ended
+                .map(|thread| thread.join().expect("no panic"))
+                .collect()
+        });
+        assert!(all.iter().all(|proof| Arc::ptr_eq(proof, &all[0])));
+        assert_eq!(made.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn who_asks_again_after_a_refusal_is_told_again_and_no_refusal_stays() {
+        let (proven, program) = (Proven::default(), product((64, 64)));
+        let key = blake3::hash(b"one");
+        for why in ["first", "second"] {
+            let refused = || {
+                Err(Error::Aborted {
+                    what: why.into(),
+                    help: String::new(),
+                })
+            };
+            let told = proven.of_key(key, refused).expect_err("refused");
+            assert_eq!(told.to_string(), why);
+            assert_eq!(proven.known.lock().expect("whole").all.len(), 0);
+        }
+        let proof = proven.of_key(key, || small(&program)).expect("a proof");
+        let again = proven.of_key(key, || unreachable!("it is proven"));
+        assert!(Arc::ptr_eq(&proof, &again.expect("the same")));
     }
 
     #[test]

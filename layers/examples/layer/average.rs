@@ -1,4 +1,4 @@
-//! Averages of gradients over replicas, part by part beside the backward pass.
+//! Averages of gradients over replicas, part by part: each begins before the rest of the backward pass is enqueued.
 
 use counterflow::{Error, Tensor};
 use std::cell::{Cell, RefCell};
@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 /// Sums over the replicas: by NCCL on GPUs, or by the library's own.
 pub trait Sums {
-    /// Begins the sum of a gradient, behind what its rank has enqueued so far and beside what comes later. Collective: every replica
-    /// begins the same sums in the same order.
+    /// Begins the sum of a gradient, behind what its rank has enqueued so far. NCCL's runs beside what comes later. The library's own goes
+    /// through the host, which waits here until the gradient is computed: only later work that is enqueued runs beside it. Collective:
+    /// every replica begins the same sums in the same order.
     fn begin(&self, gradient: &Tensor<f32>) -> Result<(), Error>;
 
     /// Waits until every sum that was begun has taken its gradient's place.

@@ -243,7 +243,11 @@ impl<'w> Replicas<'w> {
         let comm = self.comm.replace(ptr::null_mut());
         if !comm.is_null() {
             // SAFETY: nobody has it any more.
-            unsafe { (self.functions.abort)(comm) };
+            let status = unsafe { (self.functions.abort)(comm) };
+            if let Err(error) = self.functions.fine("end", status) {
+                let help = error.help().unwrap_or("none");
+                eprintln!("warning: {error}\nhelp: {help}");
+            }
         }
     }
 }

@@ -27,6 +27,7 @@ impl Own {
 }
 
 impl Sums for Own {
+    /// Waits until the gradient is computed, since the host reads it. The sum itself runs beside what the rank enqueues later.
     fn begin(&self, gradient: &Tensor<f32>) -> Result<(), Error> {
         let mut sum = self.data.zeros::<f32>([1, gradient.len()])?;
         sum.write(&gradient.read()?)?;

@@ -31,7 +31,7 @@ pub fn random(
     Ok(tensor)
 }
 
-/// Rows that are compared: the first, some in the middle, and the last.
+/// Rows that are compared: the first two, the middle one and the last one. A twin on the host takes too long for all of them.
 pub fn looked_at(rows: usize) -> [usize; 4] {
     [0, 1.min(rows - 1), rows / 2, rows - 1]
 }

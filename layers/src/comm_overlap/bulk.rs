@@ -4,6 +4,7 @@ use super::factor::Factor;
 use super::shared::{Of, Operand, Shared, fits};
 use crate::overlap::{Comm, Method, Parallel, Pass, Settings};
 use crate::step::{shape, size};
+use crate::userbuffers::Initialize;
 use counterflow::op::Argument;
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Layout, Tensor, UserBuffer, schedules};
@@ -57,8 +58,25 @@ impl CommOverlap {
         buffer_shape: [usize; 2],
         settings: &Settings,
     ) -> Result<CommOverlap, Error> {
+        CommOverlap::beside(rank, buffer_shape, settings, 0)
+    }
+
+    /// As [`CommOverlap::new`]; kernels leave so many SMs to others, as [`Initialize::ext_margin_sm`] says.
+    ///
+    /// # Errors
+    /// As [`CommOverlap::new`]. All SMs are refused by the operations.
+    pub fn beside(
+        rank: &Arc<Communicator>,
+        buffer_shape: [usize; 2],
+        settings: &Settings,
+        sm_margin: u32,
+    ) -> Result<CommOverlap, Error> {
         let all = [GATHERS, SUMS, PIPELINED];
-        Shared::new(rank, buffer_shape, settings, &all).map(CommOverlap)
+        let initialize = Initialize {
+            ext_margin_sm: sm_margin,
+            ..Initialize::new(buffer_shape, rank.world())
+        };
+        Shared::new(rank, &initialize, settings, &all).map(CommOverlap)
     }
 
     /// Settings that were given and have nothing to act on, each with the reason. They were logged once.

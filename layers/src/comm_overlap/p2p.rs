@@ -4,6 +4,7 @@ use super::factor::Factor;
 use super::shared::{Of, Operand, Shared, fits, with_bias};
 use crate::fp8::Coded;
 use crate::overlap::{Comm, Method, Parallel, Pass, Settings};
+use crate::userbuffers::Initialize;
 use counterflow::prelude::{bf16, e4m3};
 use counterflow::rule::Fp8;
 use counterflow::{Communicator, Error, Tensor, UserBuffer};
@@ -36,12 +37,30 @@ impl CommOverlapP2P {
         comm_type: Comm,
         settings: &Settings,
     ) -> Result<CommOverlapP2P, Error> {
+        CommOverlapP2P::beside(rank, buffer_shape, comm_type, settings, 0)
+    }
+
+    /// As [`CommOverlapP2P::new`]; kernels leave so many SMs to others, as [`Initialize::ext_margin_sm`] says.
+    ///
+    /// # Errors
+    /// As [`CommOverlapP2P::new`]. All SMs are refused by the operations.
+    pub fn beside(
+        rank: &Arc<Communicator>,
+        buffer_shape: [usize; 2],
+        comm_type: Comm,
+        settings: &Settings,
+        sm_margin: u32,
+    ) -> Result<CommOverlapP2P, Error> {
         let product = match comm_type {
             Comm::AllGather => AG,
             Comm::ReduceScatter => RS,
         };
+        let initialize = Initialize {
+            ext_margin_sm: sm_margin,
+            ..Initialize::new(buffer_shape, rank.world())
+        };
         Ok(CommOverlapP2P {
-            shared: Shared::new(rank, buffer_shape, settings, &[product])?,
+            shared: Shared::new(rank, &initialize, settings, &[product])?,
             comm: comm_type,
             codes: Mutex::default(),
         })

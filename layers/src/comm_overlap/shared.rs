@@ -94,7 +94,7 @@ impl Shared {
     /// Refuses and tells what the settings cannot do in any of these products of the class.
     pub fn new(
         rank: &Arc<Communicator>,
-        shape: [usize; 2],
+        initialize: &Initialize,
         settings: &Settings,
         products: &[Of],
     ) -> Result<Shared, Error> {
@@ -121,7 +121,7 @@ impl Shared {
             warn!("{key} is without effect: {why}");
         }
         Ok(Shared {
-            userbuffers: Userbuffers::initialize(rank, &Initialize::new(shape, rank.world()))?,
+            userbuffers: Userbuffers::initialize(rank, initialize)?,
             settings: settings.clone(),
             told,
             ops: Latest::new(),
@@ -162,7 +162,7 @@ impl Shared {
                 shape: sizes,
                 choices,
                 coded,
-                margin: 0,
+                margin: self.userbuffers.sm_margin(),
                 dtype: None,
             };
             step.build(self.rank())

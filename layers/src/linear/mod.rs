@@ -37,11 +37,8 @@ impl LinearConfig {
     }
 }
 
-/// Proves and compiles side by side what these layers will build one after another.
+/// Proves and compiles side by side what these layers will build one after another, as [`compile_ahead`] does.
 pub(crate) fn ahead<const N: usize>(userbuffers: &Userbuffers, layers: [LinearConfig; N]) {
-    if userbuffers.rank().gpu().is_emulated() {
-        return;
-    }
     // What cannot be planned is refused where it is built.
     let plans = layers.map(|config| Plan::new(userbuffers, &config).ok());
     let steps = plans.iter().flatten().flat_map(Plan::steps);

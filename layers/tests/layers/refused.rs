@@ -2,10 +2,12 @@
 
 use super::{each, userbuffers};
 use counterflow::prelude::bf16;
-use counterflow::{Dtype, Error, Tensor};
-use counterflow_layers::overlap::{Config, Flags};
+use counterflow::{Dtype, Error, Layout, Tensor};
+use counterflow_layers::overlap::{Comm, Config, Flags, Settings};
 use counterflow_layers::{
-    Gradients, Initialize, Linear, LinearConfig, Parameters, QuantizationMode, Userbuffers,
+    CommOverlap, CommOverlapP2P, Destination, GradientSum, Gradients, Initialize, Linear,
+    LinearConfig, Operand, Parameters, QuantizationMode, Userbuffers, VocabParallelCrossEntropy,
+    VocabParallelEmbedding,
 };
 
 fn told<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
@@ -222,4 +224,62 @@ fn buffers() {
             .parse::<counterflow_layers::BootstrapBackend>()
             .is_err()
     );
+}
+
+/// The margin reaches every op that waits for peers: none leaves all SMs to others.
+#[test]
+fn a_margin_of_all_sms() {
+    let all = each(2, |rank| {
+        let sms = 132;
+        rank.reserve(32 << 20)?;
+        let arguments = Initialize {
+            ext_margin_sm: sms,
+            ..Initialize::new([16, 32], 2)
+        };
+        let buffers = Userbuffers::initialize(rank, &arguments)?;
+        let of = |comm| CommOverlapP2P::beside(rank, [16, 32], comm, &Settings::default(), sms);
+        let (gathers, sums) = (of(Comm::AllGather)?, of(Comm::ReduceScatter)?);
+        let bulk = CommOverlap::beside(rank, [16, 32], &Settings::default(), sms)?;
+        let (weight, x) = (rank.zeros::<bf16>([32, 32])?, rank.zeros::<bf16>([16, 32])?);
+        let w = || Operand {
+            tensor: (&weight).into(),
+            bias: None,
+            layout: Layout::Nt,
+        };
+        let (mut y, mut own) = (rank.zeros([16, 32])?, rank.zeros([8, 32])?);
+        let mut dw = rank.zeros([32, 32])?;
+        let refusals = [
+            VocabParallelEmbedding::new(&buffers, [32, 32]).map(drop),
+            VocabParallelCrossEntropy::beside(rank, 16, sms).map(drop),
+            GradientSum::beside(rank, 64, sms).map(drop),
+            Linear::new(&buffers, &LinearConfig::column(32, 32)).map(drop),
+            gathers.split_overlap_ag(16, w(), &mut y, None),
+            sums.split_overlap_rs(16, &x, w(), &mut own),
+            bulk.split_overlap_rs(16, &x, w(), &mut own),
+            bulk.bulk_overlap(
+                16,
+                [&x, &weight],
+                Layout::Nt,
+                Destination::Written(&mut y),
+                Comm::AllGather,
+                None,
+            ),
+            bulk.bulk_overlap(
+                16,
+                [&x, &x],
+                Layout::Tn,
+                Destination::AddedTo(&mut dw),
+                Comm::ReduceScatter,
+                Some(&mut own),
+            ),
+        ];
+        let told = |refused: Result<(), Error>| refused.err().map(|error| error.to_string());
+        Ok(refusals.map(told))
+    });
+    for refusals in all.expect("two ranks") {
+        for (at, told) in refusals.iter().enumerate() {
+            let wanted = Some("132 of 132 SMs left to others");
+            assert_eq!(told.as_deref(), wanted, "{at}");
+        }
+    }
 }
