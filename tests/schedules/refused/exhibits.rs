@@ -525,7 +525,7 @@ pub fn slabs_in_ping_pong(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
             arrived[c].add(1);
         }
     }
-    #[gemm(ping_pong)]
+    #[gemm(ping_pong = true)]
     for chunk in ranks().from_me() {
         for t in tiles.of(chunk) {
             y[t] = dot(x[t].wait(arrived[t.rows()]), w[t]);
