@@ -20,7 +20,7 @@ use counterflow_layers::{Norm, Normalization, schedules as ours, side};
 use std::process::{Command, Output};
 
 /// Each schedule, with the layout in which a layer has it.
-const ALL: [(fn() -> Program, Layout); 9] = [
+const ALL: [(fn() -> Program, Layout); 10] = [
     (ours::sum_gradients, Layout::Nt),
     (ours::reduce_scatter_bias, Layout::Nt),
     (ours::gemm_bias, Layout::Nt),
@@ -30,6 +30,7 @@ const ALL: [(fn() -> Program, Layout); 9] = [
     (ours::ag_gemm_double_ring_bias, Layout::Nt),
     (ours::gemm_rs_bias, Layout::Nt),
     (ours::wgrad_rs, Layout::Tn),
+    (ours::gemm_rs_beside_gather, Layout::Nn),
 ];
 
 #[test]

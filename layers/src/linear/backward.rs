@@ -1,13 +1,14 @@
 //! The backward pass.
 
 use super::casts::Fp8;
-use super::forward::take;
+use super::forward::{lands, take};
 use super::operand::Operand;
 use super::{Gradients, Linear, Parameters, Saved, Source, fits};
 use crate::overlap::Parallel;
 use crate::step::CODES;
+use counterflow::op::Argument;
 use counterflow::prelude::bf16;
-use counterflow::{Error, Tensor, UserBuffer};
+use counterflow::{Error, Tensor};
 
 impl Linear {
     /// Enqueues the gradient of the input, of this rank's gradient of the output, into `dx`; and adds the gradients of the weights
@@ -99,7 +100,7 @@ impl Linear {
         mut gradients: Gradients<'_>,
     ) -> Result<(), Error> {
         let rows = saved.rows;
-        let mut own = self.landing(rows)?;
+        let mut own = self.landing(rows, dx)?;
         let partial = self.partial.as_ref();
         let mut partial = partial.map(|partial| partial.rows(0..rows)).transpose()?;
         let gradient = self.gradient(rows, dy)?;
@@ -108,7 +109,7 @@ impl Linear {
         let again = self.again(saved, source)?;
         let moving = again.as_ref().map(|again| self.moving(again)).transpose()?;
         if let Some(moving) = &moving
-            && !self.overlap.bulk_dgrad
+            && !self.gathers_beside_dgrad
         {
             self.gather(moving, rows)?;
         }
@@ -116,9 +117,9 @@ impl Linear {
         let launch = launch.tensor("x", &gradient.rows).tensor("w", &weight);
         let launch = match &mut partial {
             Some(partial) => launch.tensor("y", partial),
-            None => launch.tensor("y", &mut own),
+            None => launch.tensor("y", lands(&mut own, dx)),
         };
-        let launch = match moving.as_ref().filter(|_| self.overlap.bulk_dgrad) {
+        let launch = match moving.as_ref().filter(|_| self.gathers_beside_dgrad) {
             Some(moving) => launch.tensor("z", moving),
             None => launch,
         };
@@ -127,16 +128,16 @@ impl Linear {
             self.weight_in_blocks(fp8, (saved, source), dy, to)?;
         } else if let Some(to) = gradients.weight {
             let beside = partial.as_ref().filter(|_| self.overlap.bulk_wgrad);
-            let beside = beside.map(|partial| (partial, &mut own));
+            let beside = beside.map(|partial| (partial, lands(&mut own, dx)));
             let x = self.input_along_tokens(saved, source, again)?;
             self.weight(rows, gradient.along_tokens(), &x, to, beside)?;
         }
         if let Some(partial) = &partial
             && !self.overlap.bulk_wgrad
         {
-            self.sum(partial, &mut own, None, rows)?;
+            self.sum(partial, lands(&mut own, dx), None, rows)?;
         }
-        take(&own, dx)?;
+        take(own.as_ref(), dx)?;
         let dy = Operand::Own(dy.clone().into());
         self.bias(rows, &dy, gradients.bias)
     }
@@ -183,7 +184,7 @@ impl Linear {
         dy: &Operand,
         x: &Operand,
         gradient: &mut Tensor<f32>,
-        beside: Option<(&Tensor<bf16>, &mut UserBuffer<bf16>)>,
+        beside: Option<(&Tensor<bf16>, Argument<'_>)>,
     ) -> Result<(), Error> {
         let Some(wgrad) = &self.wgrad else {
             return Ok(());

@@ -129,6 +129,8 @@ pub struct Linear {
     userbuffers: Userbuffers,
     config: LinearConfig,
     overlap: Overlap,
+    /// True if the kernel of the input's gradient also gathers the input, for the weight's gradient.
+    gathers_beside_dgrad: bool,
     /// Output and input features of this rank.
     sides: [usize; 2],
     fprop: Built,
@@ -217,6 +219,7 @@ impl Linear {
             userbuffers: userbuffers.clone(),
             config: config.clone(),
             overlap: plan.overlap,
+            gathers_beside_dgrad: plan.gathers_beside_dgrad,
             sides: plan.sides,
         })
     }

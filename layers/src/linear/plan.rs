@@ -13,6 +13,8 @@ pub(super) const ONES: usize = 8;
 
 pub(super) struct Plan {
     pub overlap: Overlap,
+    /// True if the kernel of the input's gradient also gathers the input, for the weight's gradient.
+    pub gathers_beside_dgrad: bool,
     /// Output and input features of this rank.
     pub sides: [usize; 2],
     pub fprop: Step,
@@ -61,6 +63,7 @@ impl Plan {
         let margin = |step: Step| step.margin(userbuffers.sm_margin());
         Ok(Plan {
             overlap,
+            gathers_beside_dgrad: of.gathers_beside_dgrad(),
             sides,
             fprop: margin(of.fprop()),
             dgrad: margin(of.dgrad()),
@@ -215,6 +218,18 @@ impl Of<'_> {
         self.config.fp8.is_some_and(|recipe| recipe.is_of_blocks())
     }
 
+    /// True if the input is gathered again, for the weight's gradient, in the kernel of its own gradient.
+    fn gathers_beside_dgrad(&self) -> bool {
+        self.overlap.bulk_dgrad || self.sums_beside_gather()
+    }
+
+    /// True if that kernel also sums over ranks.
+    fn sums_beside_gather(&self) -> bool {
+        let column = self.config.parallel == Parallel::Column && !self.alone();
+        let again = !self.config.frozen && !self.config.keep_gathered && !self.in_blocks();
+        column && again && self.overlap.dgrad_rs
+    }
+
     /// Rows of a full chunk.
     fn each(&self) -> usize {
         self.rows.div_ceil(self.world)
@@ -266,6 +281,10 @@ impl Of<'_> {
         let overlaps = dgrad_ag || dgrad_rs || bulk_dgrad;
         let fused = overlaps.then(|| self.by_settings(1)).flatten();
         let (work, choices) = match fused {
+            // One kernel for both: a gather by itself would stand in line before it.
+            Some(_) if self.sums_beside_gather() => {
+                (ours::gemm_rs_beside_gather().into(), Vec::new())
+            }
             Some((schedule, choices)) => (schedule.work(), choices),
             None if self.config.parallel == Parallel::Row && self.gathers_blocks() => {
                 (schedules::ag_gemm().into(), Vec::new())
@@ -280,7 +299,7 @@ impl Of<'_> {
                 Some(_) => Layout::Nt,
                 None => Layout::Nn,
             },
-            shape: match bulk_dgrad {
+            shape: match self.gathers_beside_dgrad() {
                 true => product.dim("z.columns", size(self.moved(columns))),
                 false => product,
             },
@@ -357,7 +376,7 @@ impl Of<'_> {
             keep_gathered,
             ..
         } = *self.config;
-        let again = !frozen && !keep_gathered && !self.overlap.bulk_dgrad;
+        let again = !frozen && !keep_gathered && !self.gathers_beside_dgrad();
         let (needed, columns) = match self.config.parallel {
             Parallel::Column => (!self.overlap.fprop_ag || again, self.sides[1]),
             Parallel::Row => (!self.overlap.dgrad_ag, self.sides[0]),

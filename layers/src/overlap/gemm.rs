@@ -194,8 +194,9 @@ impl Gemm {
     /// A gather by `ring_exchange` is [`AgGemmPull`](Schedule::AgGemmPull) if copy engines may move it (`use_ce`, the default);
     /// otherwise [`AgGemmRing`](Schedule::AgGemmRing), or with `aggregate` [`AgGemmDoubleRing`](Schedule::AgGemmDoubleRing), in
     /// half as many steps. TransformerEngine's reduce-scatters by `ring_exchange` and `pipeline` both send partial sums
-    /// straight to their owner, which adds them in f32: [`GemmRs`](Schedule::GemmRs) does, tile by tile. With `auto` a family
-    /// chooses: the fastest known schedule for the sizes, which may be one that is not fused.
+    /// straight to their owner, which adds them in f32: [`GemmRs`](Schedule::GemmRs) does, tile by tile. Where a layer gathers its input
+    /// again for the weight's gradient, [`gemm_rs_beside_gather`](crate::schedules::gemm_rs_beside_gather()) does both for the input's
+    /// gradient, by whatever method it is summed. With `auto` a family chooses: the fastest known schedule for the sizes, which may be one that is not fused.
     pub fn schedule(&self) -> Schedule {
         match (self.comm, self.method) {
             (Comm::AllGather, Method::Bulk) => Schedule::Bulk,

@@ -38,3 +38,47 @@ pub fn wgrad_rs(
         grad[t] += dot(dy[t], x[t]);
     }
 }
+
+/// y = reduce_scatter(x · w) beside an independent gather of z: no counter connects them.
+///
+/// Use it for the gradient of a column-parallel layer's input, in layout nn, with what its weight's gradient multiplies as `z`: all rows
+/// of `z` are there when the kernel ends. Sums are in f32, in the order of ranks.
+#[schedule]
+pub fn gemm_rs_beside_gather(
+    x: Local<bf16>,
+    w: Local<bf16>,
+    y: Scattered<bf16>,
+    z: Gathered<bf16>,
+) {
+    let pieces = z.pieces(rows = tune(128, 256));
+    let tiles = y.tiles(tune((128, 256), (128, 160), (128, 128)));
+    let partial = symmetric::<bf16>(y, slots = world());
+    let landed = counters(world(), tiles);
+    let arrived = counters(pieces);
+
+    #[spare_warps]
+    {
+        for peer in ranks().before_me() {
+            for p in pieces.of(me()) {
+                z.on(peer)[p] = z[p];
+                arrived.on(peer)[p].add(1);
+            }
+        }
+        for chunk in ranks().after_me() {
+            for p in pieces.of(chunk) {
+                arrived[p].wait();
+            }
+        }
+    }
+    #[gemm]
+    for owner in ranks().after_me() {
+        for t in tiles.of(owner).grouped() {
+            partial.on(owner)[me()][t] = dot(x[t], w[t]);
+            landed.on(owner)[me()][t].add(1);
+        }
+    }
+    #[gemm]
+    for t in tiles.of(me()).grouped() {
+        y[t] = dot(x[t], w[t]) + partial[others()][t].wait(landed).sum();
+    }
+}

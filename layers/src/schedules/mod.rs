@@ -10,5 +10,5 @@ pub use biased::{
     GemmRsBiasOp, ReduceScatterBiasOp, ag_gemm_bias, ag_gemm_double_ring_bias, ag_gemm_pull_bias,
     ag_gemm_ring_bias, gemm_bias, gemm_rs_bias, reduce_scatter_bias,
 };
-pub use bulk::{WgradRsOp, wgrad_rs};
+pub use bulk::{GemmRsBesideGatherOp, WgradRsOp, gemm_rs_beside_gather, wgrad_rs};
 pub use sums::{SumGradientsOp, sum_gradients};
