@@ -22,9 +22,9 @@
 use crate::family::{Collective, Family, Stage};
 use crate::op::{Computes, Launch, Launcher};
 use crate::schedules::{
-    AgGemmOp, AgSwigluOp, GemmArOp, GemmRsOp, ag_gemm, ag_gemm_across, ag_gemm_multicast,
-    ag_gemm_pull, ag_swiglu, all_gather, all_reduce, all_reduce_multicast, gemm, gemm_ar,
-    gemm_ar_multicast, gemm_ar_one_shot, gemm_rs, reduce_scatter, swiglu,
+    AgGemmOp, AgSwigluOp, GemmArOp, GemmRsOp, ag_gemm, ag_gemm_multicast, ag_gemm_pull, ag_swiglu,
+    all_gather, all_reduce, all_reduce_multicast, gemm, gemm_ar, gemm_ar_multicast,
+    gemm_ar_one_shot, gemm_rs, reduce_scatter, swiglu,
 };
 
 /// A type for [`Communicator::op_for`](crate::Communicator::op_for), whose launches are those of the family's first schedule.
@@ -67,11 +67,13 @@ computes! {
     GemmAllReduce, gemm_all_reduce, GemmArOp
 }
 
-/// y = all_gather(x) · wᵀ: by pushes, by copy engines, in tiles over all ranks' rows, or not fused, with a bulk gather or one of low latency.
+/// y = all_gather(x) · wᵀ: by pushes, by copy engines, or not fused, with a bulk gather or one of low latency.
+///
+/// [`ag_gemm_across`](crate::schedules::ag_gemm_across()) and [`ag_gemm_slabs`](crate::schedules::ag_gemm_slabs()) are none of them: on H100s
+/// they were the fastest nowhere, and from 512 rows on the first took up to 3.4 times as long as the fastest (`notes/bench`).
 pub fn all_gather_gemm() -> Family {
     Family::new("all_gather_gemm", ag_gemm())
         .or(ag_gemm_pull())
-        .or(ag_gemm_across())
         .or_stages([few_gathered(), Stage::new(gemm())])
         .or_stages([Stage::new(all_gather()), Stage::new(gemm())])
         .or_predicted([Stage::new(ag_gemm_multicast())])

@@ -13,7 +13,7 @@ use counterflow::op::Workspace;
 use counterflow::prelude::bf16;
 use counterflow::tuned::{Tuned, Winner};
 use counterflow::tuning::Tuning;
-use counterflow::{Communicator, Dtype, Error, Shape, Variant, families, schedules};
+use counterflow::{Communicator, Dtype, Error, Layout, Shape, Variant, families, schedules};
 
 #[test]
 fn every_candidate_has_the_same_bits_in_every_world() {
@@ -340,7 +340,7 @@ fn the_choice_and_its_reason_are_told() {
         let Reason::Model { seconds } = op.why(16) else {
             panic!("{}", op.why(16));
         };
-        assert_eq!((seconds.len(), &seconds[0].0[..]), (5, op.schedule_of(16)));
+        assert_eq!((seconds.len(), &seconds[0].0[..]), (4, op.schedule_of(16)));
         assert!(seconds.is_sorted_by(|(_, a), (_, b)| a <= b), "{seconds:?}");
         let counts: Vec<OpCounts> = rank.op_counts();
         let names = [op.schedule_of(16), op.schedule_of(4096)].map(|name| name.split('+'));
@@ -431,7 +431,8 @@ fn every_winner_of_a_family_that_ships_is_taken() {
     let of_families = winners.iter().filter(|winner| named(winner).is_some());
     for winner in of_families.step_by(if wide() { 1 } else { 7 }) {
         let family = named(winner).expect("a family");
-        let base = Variant::new(winner.key.world);
+        let layout = Layout::from_name(&winner.key.layout).expect("a layout");
+        let base = Variant::new(winner.key.world).layout(layout);
         assert_eq!(family.key(&winner.key.gpu, &base), winner.key);
         let shape = Shape::new(winner.m, winner.n, winner.k);
         let choice = family::choose(&tables, &winner.key.gpu, family, &base, &shape, |_| 132);

@@ -64,7 +64,7 @@ fn verbs_of_one_schedule_name_those_of_the_family() {
         USAGE,
         &[
             "a family of schedules",
-            "ag_gemm, ag_gemm_across, ag_gemm_pull, all_gather, gemm",
+            "ag_gemm, ag_gemm_pull, all_gather, gemm",
         ],
     );
 }

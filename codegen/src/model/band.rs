@@ -72,7 +72,7 @@ const H100: Band = Band {
 };
 
 const H100_FUSED: Band = Band {
-    low: 0.983,
-    high: 1.240,
-    rows: 52,
+    low: 0.974,
+    high: 1.238,
+    rows: 56,
 };
