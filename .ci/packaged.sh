@@ -18,7 +18,7 @@ for package in "$target"/package/counterflow*-0.1.0.crate; do
     ours+=("$(unpack "$package")")
 done
 if (($#)); then
-    lock=$1/Cargo.lock
+    lock=bridges/Cargo.lock
     # Its lock file would name crates of ours that are not published yet.
     cargo package --quiet --no-verify --allow-dirty --exclude-lockfile --manifest-path "$1/Cargo.toml" --target-dir "$target/$1"
     tried=("$(unpack "$target/$1/package/counterflow-$1-0.1.0.crate")")

@@ -181,7 +181,8 @@ fn communication_beside_a_product() {
                 let buffer = overlap.get_buffer(rows, SIDES[0], false)?.read()?;
                 assert_eq!(buffer, all.part(0..rows, 0..SIDES[0]), "gathered");
 
-                let sum = |of: usize| (0..world).map(|rank| term(rank).values[of]).sum();
+                let terms: Vec<Matrix> = (0..world).map(term).collect();
+                let sum = |of: usize| terms.iter().map(|term| term.values[of]).sum();
                 let mut sums = Wanted::exactly(0.0, [rows, SIDES[0]]);
                 sums.values.values = (0..rows * SIDES[0]).map(sum).collect();
                 // Terms of bf16 are added in f32, which takes a few of them exactly.

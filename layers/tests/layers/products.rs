@@ -300,7 +300,8 @@ fn bulk(rank: &Arc<Communicator>, comm: Comm) -> Result<(), Error> {
             )?;
             let mut r = rank.zeros([chunk.len(), HIDDEN])?;
             overlap.bulk_overlap(ROWS, both, Layout::Nt, into, comm, Some(&mut r))?;
-            let sum = |at: usize| (0..rank.world()).map(|rank| term(rank).values[at]).sum();
+            let terms: Vec<Matrix> = (0..rank.world()).map(term).collect();
+            let sum = |at: usize| terms.iter().map(|term| term.values[at]).sum();
             let mut sums = Wanted::exactly(0.0, [ROWS, HIDDEN]);
             sums.values.values = (0..ROWS * HIDDEN).map(sum).collect();
             check("r", &sums.rounded(), chunk, &r.read()?);
