@@ -87,6 +87,21 @@ pub struct OpCounts {
     pub gpu_time: Duration,
 }
 
+/// Work that a rank put into its own order, or recorded in graphs. Numbers only grow.
+///
+/// [`Communicator::enqueued`](crate::Communicator::enqueued) has an example.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Enqueued {
+    /// Kernels of ops.
+    pub kernels: u64,
+    /// [`Step`](crate::op::Step)s: kernels of the program's own, quantisers and side kernels. Most have one kernel.
+    pub steps: u64,
+    /// Copies from tensors and user buffers to others.
+    pub copies: u64,
+    /// Fills of tensors and user buffers.
+    pub fills: u64,
+}
+
 /// The counts of one schedule and variant.
 #[derive(Debug)]
 pub(crate) struct Counted {

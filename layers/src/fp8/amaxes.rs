@@ -5,19 +5,17 @@ use crate::step::{Built, Step, shape};
 use counterflow::{Communicator, Dtype, Error, Layout, Tensor, UserBuffer, schedules};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Amaxes that ranks exchange at once.
-const AT_ONCE: usize = 128;
+/// Amaxes that ranks exchange at once: those of three tensors of each of some hundred layers.
+pub(super) const AT_ONCE: usize = 1024;
 
-/// The largest amaxes over the ranks of a group.
+/// Exchange of amaxes between the ranks of a group.
 #[derive(Debug)]
 pub(crate) struct Amaxes {
     rank: Arc<Communicator>,
     kernels: CodeKernels,
-    /// A row of each rank. Held while an exchange is enqueued.
+    /// A row of each rank. Held while an exchange and what reads it are enqueued.
     all: Mutex<UserBuffer<f32>>,
     gather: Option<Built>,
-    /// Where several come from the kernel.
-    largest: Mutex<Tensor<f32>>,
 }
 
 impl Amaxes {
@@ -44,37 +42,33 @@ impl Amaxes {
         Ok(Amaxes {
             all: Mutex::new(rank.allocate("amaxes", [world, AT_ONCE])?),
             gather: (world > 1).then(gather).transpose()?,
-            largest: Mutex::new(rank.zeros([1, AT_ONCE])?),
             kernels: kernels.clone(),
             rank: rank.clone(),
         })
     }
 
-    /// Replaces each, a number of this rank, by the largest one of all ranks. Collective: every rank gives as many.
-    pub fn over_ranks(&self, amaxes: &[Tensor<f32>]) -> Result<(), Error> {
+    /// Gathers the numbers of all ranks, [`AT_ONCE`] at most, and lets `reads` enqueue what reads them: a row of each rank, which begins
+    /// with its numbers. A rank alone has no rows. Collective: every rank gives as many.
+    pub fn of_ranks<T>(
+        &self,
+        own: &Tensor<f32>,
+        reads: impl FnOnce(Option<&UserBuffer<f32>>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let Some(gather) = &self.gather else {
-            return Ok(());
+            return reads(None);
         };
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let me = self.rank.rank() as usize;
-        let own = all.rows(me..me + 1)?.shaped([AT_ONCE, 1])?;
-        for some in amaxes.chunks(AT_ONCE) {
-            for (at, amax) in some.iter().enumerate() {
-                own.rows(at..at + 1)?.copy_from(amax)?;
-            }
-            gather.op.on(&*self.rank).tensor("x", &*all).launch()?;
-            if let [one] = some {
-                self.kernels.largest_of_ranks(1, &all, &mut one.clone())?;
-                continue;
-            }
-            let mut largest = self.largest.lock().unwrap_or_else(PoisonError::into_inner);
-            self.kernels
-                .largest_of_ranks(some.len(), &all, &mut largest)?;
-            let each = largest.shaped([AT_ONCE, 1])?;
-            for (at, amax) in some.iter().enumerate() {
-                amax.shaped([1, 1])?.copy_from(&each.rows(at..at + 1)?)?;
-            }
-        }
-        Ok(())
+        all.rows(me..me + 1)?.copy_from(own)?;
+        gather.op.on(&*self.rank).tensor("x", &*all).launch()?;
+        reads(Some(&all))
+    }
+
+    /// Replaces a number of this rank by the largest one of all ranks. Collective.
+    pub fn largest(&self, amax: &mut Tensor<f32>) -> Result<(), Error> {
+        self.of_ranks(&amax.clone(), |all| match all {
+            Some(all) => self.kernels.largest_of_ranks(1, all, amax),
+            None => Ok(()),
+        })
     }
 }

@@ -10,6 +10,7 @@ use crate::scratch::Lent;
 use counterflow::op::Argument;
 use counterflow::prelude::{bf16, e4m3};
 use counterflow::{Error, Tensor, UserBuffer};
+use std::sync::Arc;
 
 /// An operand, with the memory that it is lent.
 #[derive(Debug)]
@@ -19,31 +20,31 @@ pub(super) enum Operand {
     /// Rows of all ranks, in the heap.
     All(UserBuffer<bf16>),
     /// Codes with their scales, in memory that they are lent.
-    Coded { coded: Coded, _lent: Lending },
+    Coded { coded: Coded, lent: Lending },
 }
 
 /// Memory that is lent until launches are enqueued.
 #[derive(Debug, Default)]
 pub(super) struct Lending {
     _codes: Vec<Lent<e4m3>>,
-    _scales: Vec<Lent<f32>>,
+    scales: Vec<Arc<Lent<f32>>>,
 }
 
 impl Lending {
     pub fn of(
         codes: impl IntoIterator<Item = Lent<e4m3>>,
-        scales: impl IntoIterator<Item = Lent<f32>>,
+        scales: impl IntoIterator<Item = Arc<Lent<f32>>>,
     ) -> Lending {
         Lending {
             _codes: codes.into_iter().collect(),
-            _scales: scales.into_iter().collect(),
+            scales: scales.into_iter().collect(),
         }
     }
 }
 
 impl Operand {
     pub fn coded(coded: Coded, lent: Lending) -> Operand {
-        Operand::Coded { coded, _lent: lent }
+        Operand::Coded { coded, lent }
     }
 }
 
@@ -149,8 +150,11 @@ impl Linear {
                 saved.gathered = Some(kept);
                 Ok(())
             }
-            Operand::Coded { coded, .. } => self.keep_turned(rows, coded, saved),
-            Operand::Own(_) => Ok(()),
+            Operand::Coded {
+                coded: Coded::AllE4M3(_),
+                lent,
+            } => self.keep_turned(rows, &lent.scales, saved),
+            Operand::Own(_) | Operand::Coded { .. } => Ok(()),
         }
     }
 

@@ -4,7 +4,7 @@ use super::Linear;
 use crate::fp8::{Cast, Coded};
 use crate::scratch::Lent;
 use counterflow::op::Argument;
-use counterflow::prelude::bf16;
+use counterflow::prelude::{bf16, e4m3};
 use counterflow::{Error, Tensor, UserBuffer};
 
 /// Place at which rows are wanted.
@@ -31,8 +31,13 @@ pub(crate) trait Source {
     /// The tensor that has them, if there is one.
     fn tensor(&self) -> Option<&Tensor<bf16>>;
 
-    /// Writes them as codes with scales, where one kernel makes and quantises them. False: nothing was done.
-    fn put_codes(&self, _cast: &Cast, _to: &mut Coded) -> Result<bool, Error> {
+    /// Writes them as codes with scales, where one kernel makes and quantises them; `kept` gets the codes, too. False: nothing was done.
+    fn put_codes(
+        &self,
+        _cast: &Cast,
+        _to: &mut Coded,
+        _kept: Option<&mut Tensor<e4m3>>,
+    ) -> Result<bool, Error> {
         Ok(false)
     }
 }
@@ -68,19 +73,21 @@ impl Linear {
         Ok(all)
     }
 
-    /// Quantises some of this rank's rows, in the kernel that makes them if one does both.
+    /// Quantises some of this rank's rows, in the kernel that makes them if one does both. True if `kept` has the codes, too.
     pub(super) fn cast_rows(
         &self,
         (cast, is_gathered): (&Cast, bool),
         rows: usize,
         source: &dyn Source,
-        to: &mut Coded,
-    ) -> Result<(), Error> {
-        if !to.is_empty() && source.put_codes(cast, to)? {
-            return Ok(());
+        (to, kept): (&mut Coded, Option<&mut Tensor<e4m3>>),
+    ) -> Result<bool, Error> {
+        let keeps = kept.is_some();
+        if !to.is_empty() && source.put_codes(cast, to, kept)? {
+            return Ok(keeps);
         }
         let (x, shared) = (self.whole(rows, source)?, self.userbuffers.fp8()?);
-        cast.launch(self.rank(), shared, &x, (to, None), is_gathered)
+        cast.launch(self.rank(), shared, &x, (to, None), is_gathered)?;
+        Ok(false)
     }
 
     /// The rows as a tensor.

@@ -4,6 +4,7 @@ mod ahead;
 mod cases;
 mod comm_overlap;
 mod defects;
+mod enqueued;
 mod fp8;
 mod graph;
 mod layer_norm_linear;
