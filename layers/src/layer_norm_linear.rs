@@ -239,7 +239,7 @@ impl LayerNormLinear {
         &self,
         saved: LayerNormLinearSaved,
         parameters: &LayerNormLinearParameters<'_>,
-        (dy, residual): (&Tensor<bf16>, Option<&Tensor<bf16>>),
+        (dy, residual): (&dyn Source, Option<&Tensor<bf16>>),
         dx: &mut Tensor<bf16>,
         gradients: LayerNormLinearGradients<'_>,
     ) -> Result<(), Error> {

@@ -95,6 +95,11 @@ fn the_side_kernels_compile_and_keep_what_they_have_in_registers() {
             2,
         ),
         ("elements", side::elements_text(), 7),
+        (
+            "activations to codes",
+            side::coded_elements_text(&recipe(Scaling::Delayed)),
+            4,
+        ),
         ("codes", side::codes_text(), 2),
         ("rope", side::rope_text(), 1),
         ("attention", side::attention_text(), 3),

@@ -215,6 +215,11 @@ pub struct DeviceHistory {
 }
 
 impl DeviceHistory {
+    /// The recipe by which its scales are made.
+    pub fn recipe(&self) -> Delayed {
+        self.recipe
+    }
+
     /// The amax of the current step: one number, for a collective of the caller's, or for a product that measures what it
     /// computes. A product writes NaN where it computes one: the history keeps it, and makes its scales of its other amaxes.
     pub fn amax(&self) -> Tensor<f32> {

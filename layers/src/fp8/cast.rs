@@ -104,6 +104,19 @@ impl Cast {
         Ok(true)
     }
 
+    /// Enqueues codes by the scale that the tensor's history has, in a kernel that makes the tensor, too. False: the scale comes from no
+    /// history, and nothing was done.
+    pub fn launch_made(
+        &self,
+        launch: impl FnOnce(&mut DeviceHistory) -> Result<(), Error>,
+    ) -> Result<bool, Error> {
+        let Some(history) = &self.history else {
+            return Ok(false);
+        };
+        let mut history = history.state.lock().unwrap_or_else(PoisonError::into_inner);
+        launch(&mut history).map(|()| true)
+    }
+
     /// Enqueues codes and scales of `x`, and of its transposed copy where there is one. The one scale of rows that ranks gather is that
     /// of all ranks: then every rank calls it.
     pub fn launch(

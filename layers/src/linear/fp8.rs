@@ -99,8 +99,9 @@ impl Linear {
             let shape = self.input_shape(rows);
             return self.rows_in_blocks(fp8.input(), rows, shape, source);
         }
-        let x = self.whole(rows, source)?;
-        let both = self.both(fp8.input(), &x, !self.config.frozen)?;
+        let shape = self.input_shape(rows);
+        let whole = || self.whole(rows, source);
+        let both = self.both(fp8.input(), (source, shape), whole)?;
         if let Some(codes) = both.turned {
             saved.kept = Some(Kept::Turned {
                 codes,
@@ -113,21 +114,32 @@ impl Linear {
         ))
     }
 
-    /// Codes of rows that this rank has all of, and of the transposed copy.
-    fn both(&self, cast: &Cast, x: &Tensor<bf16>, turned: bool) -> Result<Both, Error> {
+    /// Codes of rows that this rank has all of, and of the transposed copy unless the weight is frozen. `whole` makes them a tensor.
+    fn both(
+        &self,
+        cast: &Cast,
+        (source, [rows, columns]): (&dyn Source, [usize; 2]),
+        whole: impl FnOnce() -> Result<Lent<bf16>, Error>,
+    ) -> Result<Both, Error> {
         let (rank, shared) = (self.rank(), self.userbuffers.fp8()?);
-        let [rows, columns] = x.shape();
         let [most, _] = self.userbuffers.shape();
         let codes = self.lend_codes([rows, columns], most * columns)?;
         let scale = self.lend_scale()?;
         let mut coded = Coded::own(cast.to(), &codes, &scale, ONE)?;
-        let turned = turned.then(|| self.lend_turned(rows, columns));
+        let turned = (!self.config.frozen).then(|| self.lend_turned(rows, columns));
         let turned = turned.transpose()?;
         let mut copy = turned
             .as_ref()
             .map(|turned| Coded::own(cast.to(), turned, &scale, ONE))
             .transpose()?;
-        cast.launch(rank, shared, x, (&mut coded, copy.as_mut()), false)?;
+        let made = match &mut copy {
+            Some(copy) => source.put_both(cast, &mut coded, copy)?,
+            None => false,
+        };
+        if !made {
+            let x = whole()?;
+            cast.launch(rank, shared, &x, (&mut coded, copy.as_mut()), false)?;
+        }
         Ok(Both {
             coded,
             codes,
@@ -207,22 +219,25 @@ impl Linear {
         &self,
         fp8: &Fp8,
         rows: usize,
-        dy: &Tensor<bf16>,
+        dy: &dyn Source,
         gathers: bool,
     ) -> Result<Gradient, Error> {
         let cast = fp8.gradient();
         if fp8.is_in_blocks() {
-            return self.gradient_in_blocks(cast, rows, dy, gathers);
+            let dy = self.whole_gradient(rows, dy)?;
+            return self.gradient_in_blocks(cast, rows, &dy, gathers);
         }
         if gathers {
             let all = self.gathered_buffer(rows, self.sides[0])?;
-            let (coded, scale) = self.chunk_of(cast, rows, dy, (&all, None))?;
+            let dy = self.whole_gradient(rows, dy)?;
+            let (coded, scale) = self.chunk_of(cast, rows, &*dy, (&all, None))?;
             return Ok(Gradient {
                 rows: Operand::coded(coded, Lending::of([], [scale])),
                 tokens: None,
             });
         }
-        let both = self.both(cast, dy, !self.config.frozen)?;
+        let whole = || self.whole_gradient(rows, dy);
+        let both = self.both(cast, (dy, self.output_shape(rows)), whole)?;
         let on_side = |turned: Lent<e4m3>| {
             let coded = Coded::own(cast.to(), &turned, &both.scale, ONE)?;
             Ok::<_, Error>(Operand::coded(coded, Lending::of([turned], [])))

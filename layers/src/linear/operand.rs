@@ -195,7 +195,7 @@ impl Linear {
     }
 
     /// The gradient of the output. Of a row-parallel layer it is that of all ranks, which the product gathers if it can.
-    pub(super) fn gradient(&self, rows: usize, dy: &Tensor<bf16>) -> Result<Gradient, Error> {
+    pub(super) fn gradient(&self, rows: usize, dy: &dyn Source) -> Result<Gradient, Error> {
         let gathers = self.config.parallel == Parallel::Row && !self.is_alone();
         let gradient = match (&self.fp8, gathers) {
             (Some(fp8), gathers) => self.codes_of_gradient(fp8, rows, dy, gathers)?,
@@ -204,7 +204,7 @@ impl Linear {
                 tokens: None,
             },
             (None, false) => Gradient {
-                rows: Operand::Own(dy.clone().into()),
+                rows: Operand::Own(self.whole_gradient(rows, dy)?),
                 tokens: None,
             },
         };

@@ -23,7 +23,7 @@ impl<'a> From<Place<'a>> for Argument<'a> {
     }
 }
 
-/// A rank's rows of an input: a tensor, or what a kernel writes straight to where they are wanted.
+/// A rank's rows of an input, or of an output's gradient: a tensor, or what a kernel writes straight to where they are wanted.
 pub(crate) trait Source {
     /// Writes them.
     fn put(&self, to: Place<'_>) -> Result<(), Error>;
@@ -38,6 +38,12 @@ pub(crate) trait Source {
         _to: &mut Coded,
         _kept: Option<&mut Tensor<e4m3>>,
     ) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    /// Writes them as codes with one scale, and as codes on their side, where one kernel makes and quantises them. False: nothing was
+    /// done.
+    fn put_both(&self, _cast: &Cast, _to: &mut Coded, _turned: &mut Coded) -> Result<bool, Error> {
         Ok(false)
     }
 }
@@ -90,13 +96,26 @@ impl Linear {
         Ok(false)
     }
 
-    /// The rows as a tensor.
+    /// The rows of the input as a tensor.
     pub(super) fn whole(&self, rows: usize, source: &dyn Source) -> Result<Lent<bf16>, Error> {
-        if let Some(tensor) = source.tensor() {
-            return Ok(tensor.clone().into());
-        }
-        let mut made = self.lend_input(rows)?;
-        source.put(Place::Tensor(&mut made))?;
-        Ok(made)
+        whole(source, || self.lend_input(rows))
     }
+
+    /// The rows of the output's gradient as a tensor.
+    pub(super) fn whole_gradient(&self, rows: usize, dy: &dyn Source) -> Result<Lent<bf16>, Error> {
+        whole(dy, || self.lend_output(rows))
+    }
+}
+
+/// Rows as a tensor: the one that has them, or one that is lent.
+fn whole(
+    source: &dyn Source,
+    lend: impl FnOnce() -> Result<Lent<bf16>, Error>,
+) -> Result<Lent<bf16>, Error> {
+    if let Some(tensor) = source.tensor() {
+        return Ok(tensor.clone().into());
+    }
+    let mut made = lend()?;
+    source.put(Place::Tensor(&mut made))?;
+    Ok(made)
 }

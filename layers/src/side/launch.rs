@@ -14,13 +14,18 @@ use std::sync::Arc;
 pub(super) const THREADS: usize = 256;
 
 /// Texts that kernels include.
-pub const HEADERS: [(&str, &str); 13] = [
+pub const HEADERS: [(&str, &str); 15] = [
     ("numbers.cuh", include_str!("kernels/numbers.cuh")),
     ("philox.cuh", include_str!("kernels/philox.cuh")),
     ("normed.cuh", include_str!("kernels/normed.cuh")),
     ("norm.cuh", include_str!("kernels/norm.cuh")),
     ("coded_norm.cuh", include_str!("kernels/coded_norm.cuh")),
+    ("activations.cuh", include_str!("kernels/activations.cuh")),
     ("elements.cuh", include_str!("kernels/elements.cuh")),
+    (
+        "coded_elements.cuh",
+        include_str!("kernels/coded_elements.cuh"),
+    ),
     ("rope.cuh", include_str!("kernels/rope.cuh")),
     ("attention.cuh", include_str!("kernels/attention.cuh")),
     ("codes.cuh", include_str!("kernels/codes.cuh")),

@@ -231,13 +231,13 @@ fn a_step_of_qkv_and_proj_enqueues_no_more_than_this() {
 
 #[test]
 fn a_step_of_an_mlp_enqueues_no_more_than_this() {
-    // As above, and the activation.
+    // As above, and the activation in the place of a quantiser.
     let fused = [
-        ("forward", [2, 5, 1]),
-        ("backward", [4, 8, 2]),
+        ("forward", [2, 4, 1]),
+        ("backward", [4, 7, 2]),
         ("end", [1, 1, 1]),
     ];
     assert_eq!(counts(2, (true, None), mlp), fused);
-    let later = [("forward", [2, 3, 1]), fused[1], fused[2]];
+    let later = [("forward", [2, 2, 1]), fused[1], fused[2]];
     assert_eq!(counts(2, (true, Some(false)), mlp), later);
 }

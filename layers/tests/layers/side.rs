@@ -93,7 +93,7 @@ fn kernels_and_twin_have_the_same_numbers() {
             18,
         ),
         (
-            include_str!("../../src/side/kernels/elements.cuh"),
+            include_str!("../../src/side/kernels/activations.cuh"),
             ["Num twice_u(Num x) {", "silu_slope"],
             include_str!("../../src/side/twin/elements.rs"),
             ["fn twice_u(x: f32)", "impl Activation"],
