@@ -7,6 +7,7 @@ mod defects;
 mod enqueued;
 mod fp8;
 mod graph;
+mod host;
 mod layer_norm_linear;
 mod memory;
 mod model;
