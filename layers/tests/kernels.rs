@@ -20,8 +20,9 @@ use counterflow_layers::{Norm, Normalization, schedules as ours, side};
 use std::process::{Command, Output};
 
 /// Each schedule, with the layout in which a layer has it.
-const ALL: [(fn() -> Program, Layout); 9] = [
+const ALL: [(fn() -> Program, Layout); 10] = [
     (ours::sum_gradients, Layout::Nt),
+    (ours::gather_rows, Layout::Nt),
     (ours::reduce_scatter_bias, Layout::Nt),
     (ours::gemm_bias, Layout::Nt),
     (ours::ag_gemm_bias, Layout::Nt),

@@ -23,17 +23,26 @@ pub(crate) struct Memory {
 impl Memory {
     /// For so many histories of that length, without amaxes. Scales are 1.
     pub fn new(rank: &Communicator, length: usize, most: usize) -> Result<Memory, Error> {
-        let past = length - 1;
-        let all = rank.zeros::<f32>([most * (4 + past), 1])?;
+        Memory::with_amaxes(rank, length, rank.zeros([most, 1])?)
+    }
+
+    /// The same with amaxes in memory that there is.
+    fn with_amaxes(
+        rank: &Communicator,
+        length: usize,
+        amaxes: Tensor<f32>,
+    ) -> Result<Memory, Error> {
+        let (most, past) = (amaxes.len(), length - 1);
+        let all = rank.zeros::<f32>([most * (3 + past), 1])?;
         let part = |first: usize, columns: usize| {
             let rows = all.rows(first * most..(first + columns) * most)?;
             rows.shaped([most, columns])
         };
         let memory = Memory {
             scales: part(0, 2)?,
-            amaxes: part(2, 1)?,
-            targets: part(3, 1)?,
-            pasts: part(4, past)?,
+            amaxes: amaxes.shaped([most, 1])?,
+            targets: part(2, 1)?,
+            pasts: part(3, past)?,
         };
         memory.scales.write(&vec![1.0; 2 * most])?;
         Ok(memory)
@@ -52,14 +61,38 @@ impl Memory {
         Ok(DeviceHistory { recipe, memory })
     }
 
-    /// Adds all that ends a step of the first `count` histories: scales, amaxes, amaxes before and targets.
-    pub fn parts<'a>(&'a mut self, step: Step<'a>, count: usize) -> Step<'a> {
-        let past = self.pasts.shape()[1];
+    /// Ends the step of the first of these histories, by those recipes. `of_ranks` has a row of amaxes of each rank.
+    #[allow(unsafe_code, reason = "a launch of a kernel of this crate's")]
+    pub fn next_step<'a>(
+        &'a mut self,
+        step: Step<'a>,
+        kernel: Option<&NextStep>,
+        (recipes, of_ranks): (&[Delayed], Option<&'a UserBuffer<f32>>),
+    ) -> Result<Pending, Error> {
+        let (count, past) = (recipes.len(), self.pasts.shape()[1]);
         let part = |of_each: usize| Part::of::<f32>(count * of_each).by_elements();
-        step.part(part(2).written("scales"), &mut self.scales)
+        let step = step
+            .part(part(2).written("scales"), &mut self.scales)
             .part(part(1).written("amaxes"), &mut self.amaxes)
             .part(part(past).written("amaxes before"), &mut self.pasts)
-            .part(part(1).read("targets"), &self.targets)
+            .part(part(1).read("targets"), &self.targets);
+        let (step, shape) = match of_ranks {
+            None => (step, None),
+            Some(all) => {
+                let columns = all.shape().last().copied().unwrap_or(0);
+                if columns < count {
+                    return Err(Error::Usage {
+                        what: format!("{columns} amaxes of each rank, for {count} histories"),
+                        legal: "give one or more for each history".into(),
+                    });
+                }
+                let rows = all.len() / columns.max(1);
+                let part = Part::of::<f32>(all.len()).read("amaxes of ranks");
+                (step.part(part, all), Some([rows, columns]))
+            }
+        };
+        // SAFETY: the parts are the memory of so many histories, then the ranks' amaxes.
+        unsafe { launch::next_step(step, kernel, recipes, shape) }
     }
 }
 
@@ -108,6 +141,20 @@ impl Histories {
     /// # Errors
     /// [`Error::Usage`] for a recipe that remembers nothing; [`Error::Toolkit`] without a compiler; what the driver refuses.
     pub fn new(rank: &Arc<Communicator>, recipe: Delayed, most: usize) -> Result<Histories, Error> {
+        let amaxes = rank.zeros([most.max(1), 1])?;
+        Histories::with_amaxes(rank, recipe, amaxes.rows(0..most)?)
+    }
+
+    /// The same with amaxes in memory of the caller's, as many as there can be, which are 0.
+    ///
+    /// # Errors
+    /// As [`Histories::new`].
+    pub fn with_amaxes(
+        rank: &Arc<Communicator>,
+        recipe: Delayed,
+        amaxes: Tensor<f32>,
+    ) -> Result<Histories, Error> {
+        let most = amaxes.len();
         if recipe.length == 0 || most == 0 {
             return Err(Error::Usage {
                 what: format!("{most} histories of {} amaxes", recipe.length),
@@ -116,7 +163,7 @@ impl Histories {
         }
         Ok(Histories {
             kernel: NextStep::load(rank)?,
-            memory: Memory::new(rank, recipe.length, most)?,
+            memory: Memory::with_amaxes(rank, recipe.length, amaxes)?,
             rank: rank.clone(),
             recipe,
             most,
@@ -155,31 +202,14 @@ impl Histories {
     ///
     /// # Errors
     /// [`Error::Usage`] for rows with fewer numbers than there are histories; as [`Quantise::launch`](crate::Quantise::launch).
-    #[allow(unsafe_code, reason = "a launch of a kernel of this crate's")]
     pub fn next_step<'a>(
         &'a mut self,
         caller: impl Into<Caller<'a>>,
         of_ranks: Option<&'a UserBuffer<f32>>,
     ) -> Result<Pending, Error> {
-        let count = self.recipes.len();
-        let step = self.memory.parts(self.rank.step(caller), count);
-        let (step, shape) = match of_ranks {
-            None => (step, None),
-            Some(all) => {
-                let columns = all.shape().last().copied().unwrap_or(0);
-                if columns < count {
-                    return Err(Error::Usage {
-                        what: format!("{columns} amaxes of each rank, for {count} histories"),
-                        legal: "give one or more for each history".into(),
-                    });
-                }
-                let rows = all.len() / columns.max(1);
-                let part = Part::of::<f32>(all.len()).read("amaxes of ranks");
-                (step.part(part, all), Some([rows, columns]))
-            }
-        };
-        // SAFETY: the parts are the memory of so many histories, then the ranks' amaxes.
-        unsafe { launch::next_step(step, self.kernel.as_ref(), &self.recipes, shape) }
+        let (step, kernel) = (self.rank.step(caller), self.kernel.as_ref());
+        self.memory
+            .next_step(step, kernel, (&self.recipes, of_ranks))
     }
 }
 

@@ -4,7 +4,7 @@ use crate::histories::{DeviceHistory, Memory};
 use crate::history::Delayed;
 use crate::job::sizes;
 use crate::kernels::{Recipe, Scaling};
-use crate::launch::{self, BEFORE_CTAS, Kernels, MOST_CTAS};
+use crate::launch::{BEFORE_CTAS, Kernels, MOST_CTAS};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::encoding::{Granularity, ScaleBlock};
 use counterflow_runtime::op::{Caller, Code, QuantTensor};
@@ -223,18 +223,14 @@ impl<'r> Quantiser<'r> {
     ///
     /// # Errors
     /// As [`Quantise::launch`](crate::Quantise::launch).
-    #[allow(unsafe_code, reason = "a launch of kernels of this crate's")]
     pub fn next_step<'a>(
         &'a self,
         caller: impl Into<Caller<'a>>,
         history: &'a mut DeviceHistory,
     ) -> Result<Pending, Error> {
         let (recipe, kernels) = (history.recipe, self.kernels.as_ref());
-        let step = history.memory.parts(self.rank.step(caller), 1);
-        // SAFETY: the parts are those of one history by that recipe.
-        unsafe {
-            let kernel = kernels.map(|kernels| kernels.next_step());
-            launch::next_step(step, kernel, &[recipe], None)
-        }
+        let kernel = kernels.map(|kernels| kernels.next_step());
+        let step = self.rank.step(caller);
+        history.memory.next_step(step, kernel, (&[recipe], None))
     }
 }

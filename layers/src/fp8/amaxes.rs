@@ -1,12 +1,13 @@
 //! Amaxes of all ranks.
 
+use crate::schedules::gather_rows;
 use crate::side::CodeKernels;
 use crate::step::{Built, Step, shape};
-use counterflow::{Communicator, Dtype, Error, Layout, Tensor, UserBuffer, schedules};
+use counterflow::{Communicator, Error, Layout, Tensor, UserBuffer};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Amaxes that ranks exchange at once: those of three tensors of each of some hundred layers.
-pub(super) const AT_ONCE: usize = 1024;
+const AT_ONCE: usize = 1024;
 
 /// Exchange of amaxes between the ranks of a group.
 #[derive(Debug)]
@@ -16,6 +17,30 @@ pub(crate) struct Amaxes {
     /// A row of each rank. Held while an exchange and what reads it are enqueued.
     all: Mutex<UserBuffer<f32>>,
     gather: Option<Built>,
+    /// Rows for an exchange of one number.
+    one: OwnRow,
+}
+
+/// A row of this rank, in memory of the rank's own that has one for each rank.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnRow {
+    rows: Tensor<f32>,
+    own: Tensor<f32>,
+}
+
+impl OwnRow {
+    /// Of zeros.
+    pub fn new(rank: &Communicator) -> Result<OwnRow, Error> {
+        let (me, world) = (rank.rank() as usize, rank.world() as usize);
+        let rows = rank.zeros([world, AT_ONCE])?;
+        let own = rows.rows(me..me + 1)?;
+        Ok(OwnRow { rows, own })
+    }
+
+    /// This rank's numbers.
+    pub fn own(&self) -> &Tensor<f32> {
+        &self.own
+    }
 }
 
 impl Amaxes {
@@ -32,41 +57,42 @@ impl Amaxes {
     ) -> Result<Amaxes, Error> {
         let world = rank.world() as usize;
         let gather = || {
-            let step = Step::new(
-                schedules::all_gather(),
-                Layout::Nt,
-                shape(world, AT_ONCE, AT_ONCE),
-            );
-            step.margin(margin).of(Dtype::F32).build(rank)
+            let shape = shape(world, AT_ONCE, AT_ONCE);
+            let step = Step::new(gather_rows(), Layout::Nt, shape);
+            step.margin(margin).build(rank)
         };
         Ok(Amaxes {
             all: Mutex::new(rank.allocate("amaxes", [world, AT_ONCE])?),
             gather: (world > 1).then(gather).transpose()?,
+            one: OwnRow::new(rank)?,
             kernels: kernels.clone(),
             rank: rank.clone(),
         })
     }
 
-    /// Gathers the numbers of all ranks, [`AT_ONCE`] at most, and lets `reads` enqueue what reads them: a row of each rank, which begins
-    /// with its numbers. A rank alone has no rows. Collective: every rank gives as many.
+    /// Gathers a row of each rank, and lets `reads` enqueue what reads them. A rank alone has none. Collective.
     pub fn of_ranks<T>(
         &self,
-        own: &Tensor<f32>,
+        row: &OwnRow,
         reads: impl FnOnce(Option<&UserBuffer<f32>>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let Some(gather) = &self.gather else {
             return reads(None);
         };
-        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        let me = self.rank.rank() as usize;
-        all.rows(me..me + 1)?.copy_from(own)?;
-        gather.op.on(&*self.rank).tensor("x", &*all).launch()?;
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let launch = gather.op.on(&*self.rank).tensor("x", &row.rows);
+        launch.tensor("y", &mut *all).launch()?;
         reads(Some(&all))
     }
 
     /// Replaces a number of this rank by the largest one of all ranks. Collective.
     pub fn largest(&self, amax: &mut Tensor<f32>) -> Result<(), Error> {
-        self.of_ranks(&amax.clone(), |all| match all {
+        if self.gather.is_none() {
+            return Ok(());
+        }
+        let first = self.one.own.shaped([1, 1])?;
+        first.copy_from(&amax.shaped([1, 1])?)?;
+        self.of_ranks(&self.one, |all| match all {
             Some(all) => self.kernels.largest_of_ranks(1, all, amax),
             None => Ok(()),
         })

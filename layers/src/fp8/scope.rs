@@ -1,6 +1,6 @@
 //! What the FP8 layers of a group share.
 
-use super::amaxes::{AT_ONCE, Amaxes};
+use super::amaxes::{Amaxes, OwnRow};
 use crate::side::CodeKernels;
 use counterflow::quantise::{self, Delayed, DeviceHistory, Histories, Quantiser};
 use counterflow::{Communicator, Error};
@@ -20,6 +20,8 @@ pub(crate) struct History {
 #[derive(Debug)]
 struct Rows {
     all: Histories,
+    /// Memory of their amaxes.
+    amaxes: OwnRow,
     /// As many more handles as there are tensors with a history here.
     lives: Arc<()>,
 }
@@ -81,8 +83,10 @@ impl Shared {
                 return Ok(rows.history(state));
             }
         }
+        let amaxes = OwnRow::new(&self.rank)?;
         let mut rows = Rows {
-            all: Histories::new(&self.rank, recipe, AT_ONCE)?,
+            all: Histories::with_amaxes(&self.rank, recipe, amaxes.own().clone())?,
+            amaxes,
             lives: Arc::default(),
         };
         let state = rows.all.add(recipe.to)?.ok_or_else(|| Error::Usage {
@@ -132,8 +136,9 @@ impl Shared {
         let mut histories = locked(&self.histories);
         histories.retain(|rows| Arc::strong_count(&rows.lives) > 1);
         for rows in histories.iter_mut() {
-            self.amaxes.of_ranks(&rows.all.amaxes(), |of_ranks| {
-                rows.all.next_step(&*self.rank, of_ranks).map(drop)
+            let Rows { all, amaxes, .. } = rows;
+            self.amaxes.of_ranks(amaxes, |of_ranks| {
+                all.next_step(&*self.rank, of_ranks).map(drop)
             })?;
         }
         Ok(())

@@ -42,7 +42,7 @@ fn all(rank: &Arc<Communicator>) -> Result<Vec<(&'static str, f64)>, Error> {
     );
     let heap = rank.allocate::<f32>("heap", [world, 128])?;
     let op = rank.op_of::<AllGatherOp>().dtype(Dtype::F32);
-    let op = op.up_to(world as u32, 128, 128).build()?;
+    let op = op.up_to(world, 128, 128).build()?;
     let recipe = quantise::Recipe::new(
         Rule::transformer_engine(Fp8::E4M3),
         Scaling::Delayed,

@@ -11,11 +11,11 @@ impl Communicator {
     /// Work that this rank has enqueued so far. A step whose numbers grow from one version to the next takes more of the host's time.
     ///
     /// ```
-    /// use counterflow::Communicator;
+    /// use counterflow::{Communicator, metrics::Enqueued};
     ///
     /// let rank = &Communicator::emulated(1)?[0];
     /// let (x, y) = (rank.zeros::<f32>([4, 8])?, rank.zeros::<f32>([4, 8])?);
-    /// let before = rank.enqueued();
+    /// let before: Enqueued = rank.enqueued();
     /// x.copy_from(&y)?;
     /// assert_eq!((rank.enqueued().copies, rank.enqueued().steps), (before.copies + 1, before.steps));
     /// # Ok::<(), counterflow::Error>(())
