@@ -89,7 +89,20 @@ pub struct OpCounts {
 
 /// Work that a rank put into its own order, or recorded in graphs. Numbers only grow.
 ///
-/// [`Communicator::enqueued`](crate::Communicator::enqueued) has an example.
+/// ```
+/// use counterflow::{Communicator, metrics::Enqueued};
+///
+/// /// Launches and copies between two counts.
+/// fn between(before: Enqueued, after: Enqueued) -> u64 {
+///     let all = |of: Enqueued| of.kernels + of.steps + of.copies + of.fills;
+///     all(after) - all(before)
+/// }
+/// # let rank = &Communicator::emulated(1)?[0];
+/// let before = rank.enqueued();
+/// rank.zeros::<f32>([1, 4])?.fill(1)?;
+/// assert_eq!(between(before, rank.enqueued()), 1);
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Enqueued {
     /// Kernels of ops.
