@@ -266,8 +266,8 @@ impl LayerNormLinear {
             .backward_of(&saved.linear, &normed, linear, dy, to, of_linear)?;
         let (shape, of) = (x.shape(), &*saved.statistics);
         let both = [x, &*of_normed];
-        self.norm.gradients(shape, both, of, of_gamma, of_beta)?;
         let gamma = (parameters.layer_norm_weight, of);
-        self.norm.backward(shape, both, gamma, residual, dx)
+        let to = (of_gamma, of_beta);
+        self.norm.backward(shape, both, gamma, residual, dx, to)
     }
 }

@@ -76,14 +76,14 @@ fn the_side_kernels_compile_and_keep_what_they_have_in_registers() {
     let recipe = |scaling| Recipe::new(rule, scaling, Dtype::Bf16);
     let blocks = Scaling::Current(Granularity::BLOCK_1X128);
     let texts = [
-        ("layer norm", side::norm_text(&layer), 4),
+        ("layer norm", side::norm_text(&layer), 3),
         (
             "RMS norm",
             side::norm_text(&Norm {
                 zero_centered_gamma: true,
                 ..Norm::new(Normalization::RmsNorm)
             }),
-            4,
+            3,
         ),
         (
             "a norm to codes, delayed scaling",

@@ -52,6 +52,16 @@ impl Kernels {
         text: &str,
         names: &[&'static str],
     ) -> Result<Kernels, Error> {
+        let names: Vec<_> = names.iter().map(|name| (*name, 0)).collect();
+        Kernels::load_sharing(rank, text, &names)
+    }
+
+    /// As `load`, each kernel with so many bytes of shared memory whose size its text does not give.
+    pub fn load_sharing(
+        rank: &Arc<Communicator>,
+        text: &str,
+        names: &[(&'static str, u32)],
+    ) -> Result<Kernels, Error> {
         let module = rank.load(|| {
             let source = Source::new("side", text).with(&HEADERS);
             Compiler::find()?.compile(&source, Target::Sm90a)
@@ -59,7 +69,7 @@ impl Kernels {
         let functions = module.map(|module| {
             let each = names
                 .iter()
-                .map(|name| Ok((*name, module.function(name, 0)?)));
+                .map(|(name, shared)| Ok((*name, module.function(name, *shared)?)));
             Ok::<_, Error>(Arc::new(each.collect::<Result<_, Error>>()?))
         });
         Ok(Kernels {
