@@ -27,6 +27,17 @@ __device__ __forceinline__ void copies_wait(u32 ahead) {
 constexpr u32 SLOTS = 2 * HELD;
 static_assert(HELD == 4 && SHARED == 2 * SLOTS * THREADS * sizeof(uint4), "copies_wait knows 2, 4 and 8 rows");
 
+// 8 sums of a slab.
+__device__ __forceinline__ void load_sums(const float* from, u32 eight, Num* sums) {
+    const float4 low = reinterpret_cast<const float4*>(from)[2 * eight], high = reinterpret_cast<const float4*>(from)[2 * eight + 1];
+    sums[0] = low.x, sums[1] = low.y, sums[2] = low.z, sums[3] = low.w;
+    sums[4] = high.x, sums[5] = high.y, sums[6] = high.z, sums[7] = high.w;
+}
+__device__ __forceinline__ void store_sums(float* to, u32 eight, const Num* sums) {
+    reinterpret_cast<float4*>(to)[2 * eight] = make_float4(sums[0].v, sums[1].v, sums[2].v, sums[3].v);
+    reinterpret_cast<float4*>(to)[2 * eight + 1] = make_float4(sums[4].v, sums[5].v, sums[6].v, sums[7].v);
+}
+
 // dx of dy = the gradient of the norm's output; what `residual` has of each element is added before dx is rounded. A CTA has every row
 // that is gridDim.x behind its last one, and leaves the sums of gamma's and beta's gradients over them in its slab: gammas, then betas.
 //
@@ -84,13 +95,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
                 sum = sum + scaled;
 #endif
                 along = along + scaled * normed;
-                const auto add = [&](Num* held, float* kept, Num term) {
-                    if (i < HELD) held[j] = held[j] + term;
-                    else kept[8 * at + j] = ((row == blockIdx.x ? Num(0.f) : Num(kept[8 * at + j])) + term).v;
-                };
-                add(gammas[i % HELD], slab, dy8[j] * normed);
-                if (has_beta) add(betas[i % HELD], slab + columns, dy8[j]);
+                if (i < HELD) gammas[i % HELD][j] = gammas[i % HELD][j] + dy8[j] * normed;
+                if (i < HELD && has_beta) betas[i % HELD][j] = betas[i % HELD][j] + dy8[j];
             }
+            if (i < HELD) return;
+            const auto add = [&](float* kept, bool is_beta) {
+                Num sums[8];
+                load_sums(kept, at, sums);
+#pragma unroll
+                for (u32 j = 0; j < 8; ++j) {
+                    const Num term = is_beta ? dy8[j] : dy8[j] * (centered(x8[j], center) * rstd);
+                    sums[j] = (row == blockIdx.x ? Num(0.f) : sums[j]) + term;
+                }
+                store_sums(kept, at, sums);
+            };
+            add(slab, false);
+            if (has_beta) add(slab + columns, true);
         });
         Num mean = 0.f;
 #if LAYER
@@ -117,13 +137,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         stage = stage + 1 == depth ? 0 : stage + 1;
     }
     of_row(eights, [&](u32 i, u32 at) {
-        const auto store = [&](float* to, const Num* sums) {
-            reinterpret_cast<float4*>(to)[2 * at] = make_float4(sums[0].v, sums[1].v, sums[2].v, sums[3].v);
-            reinterpret_cast<float4*>(to)[2 * at + 1] = make_float4(sums[4].v, sums[5].v, sums[6].v, sums[7].v);
-        };
         if (i >= HELD) return;
-        store(slab, gammas[i % HELD]);
-        if (has_beta) store(slab + columns, betas[i % HELD]);
+        store_sums(slab, at, gammas[i % HELD]);
+        if (has_beta) store_sums(slab + columns, at, betas[i % HELD]);
     });
 }
 
