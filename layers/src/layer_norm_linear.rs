@@ -8,7 +8,7 @@ use crate::side::twin::{Norm, Normalization};
 use crate::side::{CodedNormKernels, NormKernels};
 use crate::step::together;
 use crate::userbuffers::Userbuffers;
-use counterflow::prelude::bf16;
+use counterflow::prelude::{bf16, e4m3};
 use counterflow::{Error, Tensor};
 
 /// Sizes and settings of a [`LayerNormLinear`].
@@ -120,7 +120,12 @@ impl Source for Normed<'_> {
         None
     }
 
-    fn put_codes(&self, cast: &Cast, to: &mut Coded) -> Result<bool, Error> {
+    fn put_codes(
+        &self,
+        cast: &Cast,
+        to: &mut Coded,
+        kept: Option<&mut Tensor<e4m3>>,
+    ) -> Result<bool, Error> {
         let Some(kernels) = self.coded else {
             return Ok(false);
         };
@@ -130,7 +135,7 @@ impl Source for Normed<'_> {
             ..
         } = self.parameters;
         let rows = (self.x, (gamma, beta));
-        cast.launch_normed(kernels, rows, to, &mut self.statistics.clone())
+        cast.launch_normed(kernels, rows, (to, kept), &mut self.statistics.clone())
     }
 }
 
@@ -234,7 +239,7 @@ impl LayerNormLinear {
         &self,
         saved: LayerNormLinearSaved,
         parameters: &LayerNormLinearParameters<'_>,
-        (dy, residual): (&Tensor<bf16>, Option<&Tensor<bf16>>),
+        (dy, residual): (&dyn Source, Option<&Tensor<bf16>>),
         dx: &mut Tensor<bf16>,
         gradients: LayerNormLinearGradients<'_>,
     ) -> Result<(), Error> {
@@ -261,8 +266,8 @@ impl LayerNormLinear {
             .backward_of(&saved.linear, &normed, linear, dy, to, of_linear)?;
         let (shape, of) = (x.shape(), &*saved.statistics);
         let both = [x, &*of_normed];
-        self.norm.gradients(shape, both, of, of_gamma, of_beta)?;
         let gamma = (parameters.layer_norm_weight, of);
-        self.norm.backward(shape, both, gamma, residual, dx)
+        let to = (of_gamma, of_beta);
+        self.norm.backward(shape, both, gamma, residual, dx, to)
     }
 }

@@ -1,15 +1,17 @@
 //! A normalisation, then two products with an activation between them.
 
-use crate::fp8::Recipe;
+use crate::fp8::{self, Cast, Recipe, Role};
 use crate::layer_norm_linear::{
     LayerNormLinear, LayerNormLinearConfig, LayerNormLinearGradients, LayerNormLinearParameters,
     LayerNormLinearSaved,
 };
-use crate::linear::{self, Gradients, Linear, LinearConfig, Parameters, Product, Saved, fits};
+use crate::linear::{
+    self, Gradients, Linear, LinearConfig, Parameters, Place, Product, Saved, Source, fits,
+};
 use crate::overlap::Flags;
 use crate::scratch::Lent;
-use crate::side::ElementKernels;
 use crate::side::twin::{Activation, Norm};
+use crate::side::{CodedElementKernels, ElementKernels};
 use crate::step::together;
 use crate::userbuffers::Userbuffers;
 use counterflow::op::Workspace;
@@ -174,7 +176,81 @@ pub struct LayerNormMlp {
     fc1: LayerNormLinear,
     fc2: Linear,
     elements: ElementKernels,
+    coded: Coded,
     config: LayerNormMlpConfig,
+}
+
+/// Kernels by which an activation's results are codes at once, where nothing reads the elements.
+#[derive(Debug, Default)]
+struct Coded {
+    /// Of the activation: of fc2's input.
+    forward: Option<CodedElementKernels>,
+    /// Of its gradient: of that of fc1's output.
+    backward: Option<CodedElementKernels>,
+}
+
+impl Coded {
+    fn new(userbuffers: &Userbuffers, config: &LayerNormMlpConfig) -> Result<Coded, Error> {
+        let Some(recipe) = &config.fp8 else {
+            return Ok(Coded::default());
+        };
+        let kernels = |role, needed: bool| match needed {
+            true => userbuffers.coded_elements(recipe.quantiser(role).with_transposed()),
+            false => Ok(None),
+        };
+        let [first, second] = config.frozen;
+        Ok(Coded {
+            // A frozen weight needs no codes along tokens.
+            forward: kernels(Role::Input, !second)?,
+            // A bias' gradient adds up the elements.
+            backward: kernels(Role::Gradient, !first && !config.bias)?,
+        })
+    }
+}
+
+/// What the activation gives, or the gradient of what it is given, in so many rows and columns of its output.
+struct Activated<'a> {
+    layer: &'a LayerNormMlp,
+    kernels: &'a CodedElementKernels,
+    shape: [usize; 2],
+    before: &'a Tensor<bf16>,
+    /// The gradient of the output: then it is the gradient of the input that is made.
+    of_after: Option<&'a Tensor<bf16>>,
+}
+
+impl Source for Activated<'_> {
+    fn put(&self, to: Place<'_>) -> Result<(), Error> {
+        let (activation, elements) = (self.layer.config.activation, &self.layer.elements);
+        match self.of_after {
+            None => elements.activation(activation, self.shape, self.before, to),
+            Some(dy) => elements.activation_backward(activation, self.shape, [self.before, dy], to),
+        }
+    }
+
+    fn tensor(&self) -> Option<&Tensor<bf16>> {
+        None
+    }
+
+    fn put_both(
+        &self,
+        cast: &Cast,
+        to: &mut fp8::Coded,
+        turned: &mut fp8::Coded,
+    ) -> Result<bool, Error> {
+        let (activation, before) = (self.layer.config.activation, self.before);
+        let (Some((mut codes, mut scale)), Some((mut turned, _))) = (to.apart(), turned.apart())
+        else {
+            return Ok(false);
+        };
+        let to = (&mut codes, &mut turned, &mut scale);
+        cast.launch_made(|history| match self.of_after {
+            None => (self.kernels).forward(activation, self.shape, before, to, history),
+            Some(dy) => {
+                let both = [before, dy];
+                (self.kernels).backward(activation, self.shape, both, to, history)
+            }
+        })
+    }
 }
 
 impl LayerNormMlp {
@@ -196,6 +272,7 @@ impl LayerNormMlp {
                 fc1: LayerNormLinear::new(userbuffers, &fc1)?,
                 fc2: Linear::new(userbuffers, &config.fc2())?,
                 elements: userbuffers.elements()?,
+                coded: Coded::new(userbuffers, config)?,
                 config: config.clone(),
             })
         })
@@ -232,7 +309,7 @@ impl LayerNormMlp {
         let mut after = self.fc2.lend_input(rows)?;
         let activation = self.config.activation;
         self.elements
-            .activation(activation, shape, before, &mut after)?;
+            .activation(activation, shape, before, &mut *after)?;
         Ok(after)
     }
 
@@ -250,6 +327,22 @@ impl LayerNormMlp {
         fits("y", y.shape(), self.shape(rows))?;
         let mut before = self.fc1.linear().lend_output(rows)?;
         let fc1 = self.fc1.forward(rows, x, &parameters.fc1, &mut before)?;
+        if let Some(kernels) = &self.coded.forward {
+            let after = Activated {
+                layer: self,
+                kernels,
+                shape: self.between(rows),
+                before: &before,
+                of_after: None,
+            };
+            let fc2 = self.fc2.forward_of(rows, &after, &parameters.fc2, y)?;
+            return Ok(LayerNormMlpSaved {
+                fc1,
+                before,
+                _after: None,
+                fc2,
+            });
+        }
         let after = self.activated(rows, &before)?;
         let mut fc2 = self.fc2.forward(rows, &after, &parameters.fc2, y)?;
         let unread = self.config.frozen[1] || fc2.has_codes();
@@ -306,12 +399,24 @@ impl LayerNormMlp {
         let to = &mut *of_after;
         self.fc2
             .backward_of(&fc2, &*after, &parameters.fc2, dy, to, gradients.fc2)?;
+        if let Some(kernels) = &self.coded.backward {
+            let of_before = Activated {
+                layer: self,
+                kernels,
+                shape: self.between(rows),
+                before: &before,
+                of_after: Some(&of_after),
+            };
+            let of_fc1 = (&of_before as &dyn Source, residual);
+            let gradients = gradients.fc1;
+            return (self.fc1).backward_plus(fc1, &parameters.fc1, of_fc1, dx, gradients);
+        }
         let mut of_before = self.fc1.linear().lend_output(rows)?;
         let both = [&*before, &*of_after];
         let (activation, shape) = (self.config.activation, self.between(rows));
         self.elements
-            .activation_backward(activation, shape, both, &mut of_before)?;
-        let of_fc1 = (&*of_before, residual);
+            .activation_backward(activation, shape, both, &mut *of_before)?;
+        let of_fc1 = (&*of_before as &dyn Source, residual);
         self.fc1
             .backward_plus(fc1, &parameters.fc1, of_fc1, dx, gradients.fc1)
     }

@@ -4,7 +4,9 @@ use crate::fp8::{self, Amaxes};
 use crate::overlap::Config;
 use crate::scratch::{Lent, Scratch};
 use crate::side::twin::Norm;
-use crate::side::{AttentionKernels, CodedNormKernels, ElementKernels, NormKernels};
+use crate::side::{
+    AttentionKernels, CodedElementKernels, CodedNormKernels, ElementKernels, NormKernels,
+};
 use crate::step::{CODES, blocks, together};
 use counterflow::prelude::{bf16, e4m3};
 use counterflow::{Communicator, Dtype, Error, UserBuffer, quantise};
@@ -204,6 +206,7 @@ struct Side {
     norms: Vec<NormKernels>,
     coded_norms: Vec<CodedNormKernels>,
     elements: Option<ElementKernels>,
+    coded_elements: Vec<CodedElementKernels>,
     attention: Option<AttentionKernels>,
 }
 
@@ -409,6 +412,24 @@ impl Userbuffers {
             None => ElementKernels::load(self.rank())?,
         };
         Ok(side.elements.insert(loaded).clone())
+    }
+
+    /// Activations with codes by a recipe, if there are such kernels.
+    pub(crate) fn coded_elements(
+        &self,
+        recipe: quantise::Recipe,
+    ) -> Result<Option<CodedElementKernels>, Error> {
+        if !CodedElementKernels::has(&recipe) {
+            return Ok(None);
+        }
+        let mut side = self.side();
+        let mut loaded = side.coded_elements.iter();
+        if let Some(loaded) = loaded.find(|loaded| *loaded.recipe() == recipe) {
+            return Ok(Some(loaded.clone()));
+        }
+        let loaded = CodedElementKernels::load(self.rank(), recipe)?;
+        side.coded_elements.push(loaded.clone());
+        Ok(Some(loaded))
     }
 
     /// Attention of ours.

@@ -20,8 +20,9 @@ use counterflow_layers::{Norm, Normalization, schedules as ours, side};
 use std::process::{Command, Output};
 
 /// Each schedule, with the layout in which a layer has it.
-const ALL: [(fn() -> Program, Layout); 10] = [
+const ALL: [(fn() -> Program, Layout); 11] = [
     (ours::sum_gradients, Layout::Nt),
+    (ours::gather_rows, Layout::Nt),
     (ours::reduce_scatter_bias, Layout::Nt),
     (ours::gemm_bias, Layout::Nt),
     (ours::ag_gemm_bias, Layout::Nt),
@@ -76,14 +77,14 @@ fn the_side_kernels_compile_and_keep_what_they_have_in_registers() {
     let recipe = |scaling| Recipe::new(rule, scaling, Dtype::Bf16);
     let blocks = Scaling::Current(Granularity::BLOCK_1X128);
     let texts = [
-        ("layer norm", side::norm_text(&layer), 4),
+        ("layer norm", side::norm_text(&layer), 3),
         (
             "RMS norm",
             side::norm_text(&Norm {
                 zero_centered_gamma: true,
                 ..Norm::new(Normalization::RmsNorm)
             }),
-            4,
+            3,
         ),
         (
             "a norm to codes, delayed scaling",
@@ -96,6 +97,11 @@ fn the_side_kernels_compile_and_keep_what_they_have_in_registers() {
             2,
         ),
         ("elements", side::elements_text(), 7),
+        (
+            "activations to codes",
+            side::coded_elements_text(&recipe(Scaling::Delayed)),
+            4,
+        ),
         ("codes", side::codes_text(), 2),
         ("rope", side::rope_text(), 1),
         ("attention", side::attention_text(), 3),

@@ -1,10 +1,11 @@
 //! A launch of a quantiser: its memory, checked and put together.
 
+use crate::histories::DeviceHistory;
 use crate::job::{At, Job, Order, Steps, Words, fits};
 use crate::kernels::{Recipe, Scaling};
 use crate::launch;
 use crate::plane::{Layout, RowsLast, SquarePadded};
-use crate::quantiser::{DeviceHistory, Quantiser};
+use crate::quantiser::Quantiser;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::encoding::Granularity;
 use counterflow_runtime::op::{Argument, Caller, Input, Output, Part, ScaleUse, Step};
@@ -208,10 +209,10 @@ impl<'a> Quantise<'a> {
                 legal: "give a history that this quantiser made".into(),
             });
         }
-        let mut state = match (recipe.scaling, history) {
-            (Scaling::Delayed, Some(history)) => history.state.clone(),
+        let (mut state, mut of_step) = match (recipe.scaling, history) {
+            (Scaling::Delayed, Some(history)) => (history.scales(), Some(history.amax())),
             (Scaling::Delayed, None) => return Err(absent("history")),
-            (Scaling::Current(_), None) => quantiser.state.clone(),
+            (Scaling::Current(_), None) => (quantiser.state.clone(), None),
             (Scaling::Current(_), Some(_)) => return Err(surplus("history")),
         };
         let mut step = quantiser.rank.step(caller);
@@ -243,6 +244,11 @@ impl<'a> Quantise<'a> {
         let of_copy =
             (turned && !whole).then(|| words(job.turned_plane()).written("transposed_scales"));
         let skip = (given.skip.is_some()).then(|| Part::of::<u32>(1).read("skip"));
+        let held = Part::of::<f32>(state.len()).by_elements();
+        let held = match recipe.scaling {
+            Scaling::Delayed => held.read("the scale of the history"),
+            Scaling::Current(_) => held.written("state"),
+        };
         job.at = At {
             x: add(&mut step, x, given.x, "x")?.unwrap_or_default(),
             codes: add(&mut step, codes, given.codes, "codes")?.unwrap_or_default(),
@@ -250,7 +256,10 @@ impl<'a> Quantise<'a> {
             turned: add(&mut step, copy, given.turned, "transposed")?,
             turned_scales: add(&mut step, of_copy, given.turned_scales, "transposed_scales")?,
             skip: add(&mut step, skip, given.skip, "skip")?,
-            state: Some(step.add(Part::of::<f32>(state.len()).written("state"), &mut state)),
+            state: Some(step.add(held, &mut state)),
+            amax: of_step
+                .as_mut()
+                .map(|amax| step.add(Part::of::<f32>(1).written("amax"), amax)),
         };
         // SAFETY: each part is as large as the job needs it, and written where it writes: see above.
         unsafe { launch::quantise(step, quantiser.kernels.as_ref(), &job) }

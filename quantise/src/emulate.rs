@@ -40,16 +40,17 @@ pub(crate) fn quantise(running: &Running<'_>, job: &Job) -> Result<(), Error> {
             one(running, job, &x, &turned, scale)
         }
         Scaling::Delayed => {
-            let state = job.at.state.unwrap_or_default();
-            let held: Vec<f32> = running.read(state, 3)?;
+            let [state, of_step] = [job.at.state, job.at.amax].map(Option::unwrap_or_default);
+            let held: Vec<f32> = running.read(state, 2)?;
             let scale = Scale {
                 multiplier: held[0],
                 stored: held[1],
             };
+            let before = running.read::<f32>(of_step, 1)?[0];
             let amax = values
                 .iter()
-                .fold(held[2], |amax, value| amax.max(value.abs()));
-            running.write(state, &[held[0], held[1], amax])?;
+                .fold(before, |amax, value| amax.max(value.abs()));
+            running.write(of_step, &[amax])?;
             one(running, job, &x, &turned, scale)
         }
         Scaling::Current(pieces) => {
@@ -66,15 +67,38 @@ pub(crate) fn quantise(running: &Running<'_>, job: &Job) -> Result<(), Error> {
     }
 }
 
-/// Ends a step of delayed scaling.
-pub(crate) fn next_step(running: &Running<'_>, recipe: Delayed) -> Result<(), Error> {
-    let held: Vec<f32> = running.read(0, 2 + recipe.length)?;
-    let mut history = History::held(recipe, &held);
-    history.update();
-    let Scale { multiplier, stored } = history.scale();
-    let mut held = vec![multiplier, stored];
-    held.extend(history.amaxes());
-    running.write(0, &held)
+/// Ends a step of delayed scaling of these histories, whose memory are the parts in the order of [`crate::histories`].
+pub(crate) fn next_step(
+    running: &Running<'_>,
+    recipes: &[Delayed],
+    of_ranks: Option<[usize; 2]>,
+) -> Result<(), Error> {
+    let (count, past) = (recipes.len(), recipes.first().map_or(0, |of| of.length - 1));
+    let mut scales: Vec<f32> = running.read(0, 2 * count)?;
+    let mut amaxes: Vec<f32> = running.read(1, count)?;
+    let mut pasts: Vec<f32> = running.read(2, count * past)?;
+    if let Some([ranks, pitch]) = of_ranks {
+        let all: Vec<f32> = running.read(4, ranks * pitch)?;
+        for (at, amax) in amaxes.iter_mut().enumerate() {
+            *amax = (0..ranks).fold(0.0, |most, rank| most.max(all[rank * pitch + at]));
+        }
+    }
+    for (at, recipe) in recipes.iter().enumerate() {
+        let scale = Scale {
+            multiplier: scales[2 * at],
+            stored: scales[2 * at + 1],
+        };
+        let own = at * past..(at + 1) * past;
+        let mut history = History::held(*recipe, scale, amaxes[at], &pasts[own.clone()]);
+        history.update();
+        let Scale { multiplier, stored } = history.scale();
+        scales[2 * at..2 * at + 2].copy_from_slice(&[multiplier, stored]);
+        amaxes[at] = history.amaxes()[0];
+        pasts[own].copy_from_slice(&history.amaxes()[1..]);
+    }
+    running.write(0, &scales)?;
+    running.write(1, &amaxes)?;
+    running.write(2, &pasts)
 }
 
 /// One scale for all elements.

@@ -90,15 +90,12 @@ impl History {
         }
     }
 
-    /// From what a GPU holds: multiplier, stored scale, then the amaxes.
-    pub(crate) fn held(recipe: Delayed, held: &[f32]) -> History {
+    /// From what a GPU holds: the scale, the amax of the current step, and those before it.
+    pub(crate) fn held(recipe: Delayed, scale: Scale, amax: f32, before: &[f32]) -> History {
         History {
             recipe,
-            amaxes: held[2..].to_vec(),
-            scale: Scale {
-                multiplier: held[0],
-                stored: held[1],
-            },
+            amaxes: [&[amax], before].concat(),
+            scale,
         }
     }
 

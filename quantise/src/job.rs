@@ -14,6 +14,8 @@ pub(crate) struct At {
     pub turned: Option<usize>,
     pub turned_scales: Option<usize>,
     pub state: Option<usize>,
+    /// Of delayed scaling, that of the step.
+    pub amax: Option<usize>,
     pub skip: Option<usize>,
 }
 

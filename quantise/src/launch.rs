@@ -5,8 +5,10 @@ use crate::history::{Delayed, Pick};
 use crate::job::{At, Job, Steps, Words};
 use crate::kernels::{HEADERS, Recipe, Scaling};
 use crate::{emulate, job};
+use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::encoding::Granularity;
-use counterflow_runtime::cuda::{Arguments, Function, LaunchConfig};
+use counterflow_codegen::rule::{Fp8, Rule};
+use counterflow_runtime::cuda::{Arguments, Function, LaunchConfig, Module};
 use counterflow_runtime::driver::Address;
 use counterflow_runtime::jit::{Compiler, Source, Target};
 use counterflow_runtime::op::{Running, Step};
@@ -29,20 +31,15 @@ pub(crate) struct Kernels {
     settle: Function,
     cast_rows: Function,
     clear: Function,
-    next_step: Function,
+    next_step: NextStep,
     sms: u32,
 }
 
 impl Kernels {
     /// Compiles them, or takes them from the cache, and loads them. None: the rank is emulated.
     pub fn load(rank: &Communicator, recipe: &Recipe) -> Result<Option<Kernels>, Error> {
-        let load = |text: &str| {
-            rank.load(|| {
-                let source = Source::new("quantise", text).with(&HEADERS);
-                Compiler::find()?.compile(&source, Target::Sm90a)
-            })
-        };
-        let (Some(tiles), Some(lines)) = (load(&recipe.tiles())?, load(&recipe.lines())?) else {
+        let (tiles, lines) = (load(rank, &recipe.tiles())?, load(rank, &recipe.lines())?);
+        let (Some(tiles), Some(lines)) = (tiles, lines) else {
             return Ok(None);
         };
         let by_rows = recipe.scaling == Scaling::Current(Granularity::PerRow);
@@ -54,9 +51,14 @@ impl Kernels {
             settle: lines.function("settle", 0)?,
             cast_rows: lines.function("cast_rows", 0)?,
             clear: lines.function("clear", 0)?,
-            next_step: lines.function("next_step", 0)?,
+            next_step: NextStep(lines.function("next_step", 0)?),
             sms: rank.gpu().sms(),
         }))
+    }
+
+    /// The kernel that ends steps of delayed scaling.
+    pub fn next_step(&self) -> &NextStep {
+        &self.next_step
     }
 
     /// Enqueues a launch.
@@ -137,6 +139,7 @@ impl Kernels {
             on.scales(),
             on.part(job.at.turned_scales),
             on.part(job.at.state),
+            on.part(job.at.amax),
             on.skip(),
             Item::Number(rows as u32),
             Item::Number(columns as u32),
@@ -147,6 +150,64 @@ impl Kernels {
         // SAFETY: as the caller promises; a CTA has a tile of 128×128 elements, and planes are as large as their words.
         unsafe { on.launch(&self.cast_tiles, tiles as u32, &of) }
     }
+}
+
+/// The kernel that ends steps of delayed scaling. It is the same of every recipe.
+#[derive(Clone, Debug)]
+pub(crate) struct NextStep(Function);
+
+impl NextStep {
+    /// Compiles it, or takes it from the cache, and loads it. None: the rank is emulated.
+    pub fn load(rank: &Communicator) -> Result<Option<NextStep>, Error> {
+        let rule = Rule::transformer_engine(Fp8::E4M3);
+        let recipe = Recipe::new(rule, Scaling::Delayed, Dtype::Bf16);
+        let lines = load(rank, &recipe.lines())?;
+        lines
+            .map(|lines| Ok(NextStep(lines.function("next_step", 0)?)))
+            .transpose()
+    }
+
+    /// Enqueues a CTA for each of the histories.
+    ///
+    /// # Safety
+    /// The parts of `running` are the memory of so many histories, in the order of [`crate::histories`].
+    unsafe fn launch(
+        &self,
+        running: &Running<'_>,
+        recipes: &[Delayed],
+        of_ranks: Option<[usize; 2]>,
+    ) -> Result<(), Error> {
+        let Some(recipe) = recipes.first() else {
+            return Ok(());
+        };
+        let on = On {
+            running,
+            at: At::default(),
+        };
+        let [ranks, pitch] = of_ranks.unwrap_or_default();
+        let [scales, amaxes, pasts, targets] = [0, 1, 2, 3].map(|part| on.part(Some(part)));
+        let of = [
+            scales,
+            amaxes,
+            pasts,
+            targets,
+            on.part(of_ranks.map(|_| 4)),
+            Item::Number(ranks as u32),
+            Item::Number(pitch as u32),
+            Item::Number(recipe.length as u32 - 1),
+            Item::Number(u32::from(recipe.pick == Pick::MostRecent)),
+            Item::Number(u32::from(recipe.skips_zero)),
+        ];
+        // SAFETY: the caller's promise; a CTA uses what its history has.
+        unsafe { on.launch(&self.0, recipes.len() as u32, &of) }
+    }
+}
+
+fn load(rank: &Communicator, text: &str) -> Result<Option<Arc<Module>>, Error> {
+    rank.load(|| {
+        let source = Source::new("quantise", text).with(&HEADERS);
+        Compiler::find()?.compile(&source, Target::Sm90a)
+    })
 }
 
 /// Threads of a CTA that have a row of so many elements, so that each holds up to four times 8 of them: a CTA for
@@ -256,35 +317,25 @@ pub(crate) unsafe fn quantise(
     }
 }
 
-/// Enqueues the end of a step of delayed scaling.
+/// Enqueues the end of a step of delayed scaling of these histories. `of_ranks`: rows and columns of the ranks' amaxes, if there are some.
 ///
 /// # Safety
-/// The step has one part, which is written: the state of that recipe.
+/// The step's parts are the memory of so many histories, in the order of [`crate::histories`], and then the ranks' amaxes.
 pub(crate) unsafe fn next_step(
     step: Step<'_>,
-    kernels: Option<&Arc<Kernels>>,
-    recipe: Delayed,
+    kernel: Option<&NextStep>,
+    recipes: &[Delayed],
+    of_ranks: Option<[usize; 2]>,
 ) -> Result<Pending, Error> {
-    let work = |running: &Running<'_>| {
-        let Some(kernels) = kernels else {
-            return emulate::next_step(running, recipe);
-        };
-        let on = On {
-            running,
-            at: At::default(),
-        };
-        let recent = recipe.pick == Pick::MostRecent;
-        let of = [
-            on.x(),
-            Item::Number(recipe.length as u32),
-            Item::Number(u32::from(recent)),
-            Item::Number(u32::from(recipe.skips_zero)),
-            Item::Number(recipe.target().to_bits()),
-        ];
-        // SAFETY: one CTA, which uses the state alone.
-        unsafe { on.launch(&kernels.next_step, 1, &of) }
+    let step = match kernel {
+        Some(kernel) => step.keep(Arc::new(kernel.clone())),
+        None => step,
     };
-    let step = kept(step, kernels);
+    let work = |running: &Running<'_>| match kernel {
+        // SAFETY: the caller's promise.
+        Some(kernel) => unsafe { kernel.launch(running, recipes, of_ranks) },
+        None => emulate::next_step(running, recipes, of_ranks),
+    };
     // SAFETY: as above.
     unsafe { step.launch(work) }
 }

@@ -27,6 +27,7 @@
 mod all_reduce_norm;
 mod builder;
 mod emulate;
+mod histories;
 mod history;
 mod job;
 mod kernels;
@@ -39,11 +40,12 @@ pub use all_reduce_norm::{AllReduceNorm, AllReduceNormBuilder, AllReduceNormLaun
 pub use builder::Quantise;
 pub use counterflow_codegen::encoding::{Granularity, ScaleBlock};
 pub use counterflow_codegen::rule::{Convention, Fp8, Rule, Scale};
+pub use histories::{DeviceHistory, Histories};
 pub use history::{Delayed, History, Pick};
 pub use kernels::{HEADERS, RULE_HEADER, Recipe, SCALE_HEADER, Scaling};
 pub use plane::{
     BlocksLast, Layout, OneByBlock, Plane, RowsLast, Square, SquareByColumn, SquareByRow,
     SquarePadded,
 };
-pub use quantiser::{DeviceHistory, Quantiser};
+pub use quantiser::Quantiser;
 pub use twin::{Matrix, Quantised};

@@ -1,13 +1,13 @@
 //! Quantisers on a rank, and the histories that they go on with.
 
-use crate::history::{Delayed, History};
+use crate::histories::{DeviceHistory, Memory};
+use crate::history::Delayed;
 use crate::job::sizes;
 use crate::kernels::{Recipe, Scaling};
-use crate::launch::{self, BEFORE_CTAS, Kernels, MOST_CTAS};
+use crate::launch::{BEFORE_CTAS, Kernels, MOST_CTAS};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::encoding::{Granularity, ScaleBlock};
-use counterflow_codegen::rule::Scale;
-use counterflow_runtime::op::{Caller, Code, Part, QuantTensor};
+use counterflow_runtime::op::{Caller, Code, QuantTensor};
 use counterflow_runtime::{Communicator, Error, Pending, Tensor};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -214,9 +214,8 @@ impl<'r> Quantiser<'r> {
                 legal: format!("one amax or more, for {:?}", self.recipe.rule.to),
             });
         }
-        let state = self.rank.zeros([2 + recipe.length, 1])?;
-        state.rows(0..2)?.write(&[1.0, 1.0])?;
-        Ok(DeviceHistory { recipe, state })
+        let memory = Memory::new(&self.rank, recipe.length, 1)?;
+        memory.history(recipe, 0)
     }
 
     /// Ends a step of delayed scaling: the scale of the next one. To have it of all ranks, reduce [`DeviceHistory::amax`]
@@ -224,126 +223,14 @@ impl<'r> Quantiser<'r> {
     ///
     /// # Errors
     /// As [`Quantise::launch`](crate::Quantise::launch).
-    #[allow(unsafe_code, reason = "a launch of kernels of this crate's")]
     pub fn next_step<'a>(
         &'a self,
         caller: impl Into<Caller<'a>>,
         history: &'a mut DeviceHistory,
     ) -> Result<Pending, Error> {
-        let recipe = history.recipe;
-        let part = Part::of::<f32>(2 + recipe.length).written("history");
-        let step = self.rank.step(caller).part(part, &mut history.state);
-        // SAFETY: the part is that recipe's state.
-        unsafe { launch::next_step(step, self.kernels.as_ref(), recipe) }
-    }
-}
-
-/// The amaxes of earlier steps, and the scale of the current one, on a rank's GPU: a graph that is replayed goes on with
-/// them.
-///
-/// ```
-/// use counterflow_codegen::dtype::Dtype;
-/// use counterflow_quantise::{Delayed, DeviceHistory, Fp8, Quantiser, Recipe, Rule, Scaling};
-/// # use counterflow_runtime::Communicator;
-/// # use {float8::F8E4M3, half::bf16};
-///
-/// # let rank = &Communicator::emulated(1)?[0];
-/// let recipe = Recipe::new(Rule::transformer_engine(Fp8::E4M3), Scaling::Delayed, Dtype::Bf16);
-/// let quantiser = Quantiser::build(rank, recipe, [1, 16])?;
-/// let mut history: DeviceHistory = quantiser.history(Delayed::transformer_engine(Fp8::E4M3))?;
-/// let (x, mut codes, mut scale) = (rank.zeros::<bf16>([1, 16])?, rank.zeros::<F8E4M3>([1, 16])?, rank.zeros::<f32>([1])?);
-/// x.write(&[bf16::from_f32(7.0); 16])?;
-/// for expected in [1.0, 1.0 / 64.0] {
-///     let launch = quantiser.on(rank, [1, 16]).x(&x).codes(&mut codes).scales(&mut scale);
-///     launch.history(&mut history).launch()?;
-///     quantiser.next_step(rank, &mut history)?; // `history.amax()` may be reduced over ranks before
-///     assert_eq!(scale.read()?, [expected]);
-/// }
-/// assert_eq!(history.amax().read()?, [0.0]);
-/// assert_eq!(history.read()?.scale().multiplier, 64.0);
-/// # Ok::<(), counterflow_runtime::Error>(())
-/// ```
-#[derive(Debug)]
-pub struct DeviceHistory {
-    pub(crate) recipe: Delayed,
-    pub(crate) state: Tensor<f32>,
-}
-
-impl DeviceHistory {
-    /// The amax of the current step: one number, for a collective of the caller's, or for a product that measures what it
-    /// computes. A product writes NaN where it computes one: the history keeps it, and makes its scales of its other amaxes.
-    pub fn amax(&self) -> Tensor<f32> {
-        self.number(2)
-    }
-
-    /// Multiplier of the current step's elements: one number, for a product that quantises its results
-    /// ([`QuantTensor::output`]). With [`DeviceHistory::amax`] as the amax, which the product measures before it rounds, delayed
-    /// scaling takes no pass of its own.
-    ///
-    /// ```
-    /// use counterflow_codegen::dtype::Dtype;
-    /// use counterflow_quantise::{Delayed, Fp8, Granularity, Quantiser, Recipe, Rule, Scaling};
-    /// use counterflow_runtime::QuantTensor;
-    /// # use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
-    /// # use counterflow_runtime::Communicator;
-    /// # use {float8::F8E4M3, half::bf16};
-    ///
-    /// # let rank = &Communicator::emulated(1)?[0];
-    /// # let mut s = ScheduleBuilder::new("gemm");
-    /// # let (x, w, y) = (s.local("x", Dtype::Bf16), s.local("w", Dtype::Bf16), s.out("y", Dtype::Bf16));
-    /// # let tiles = s.tiles("tiles", y, (128, 128));
-    /// # s.gemm(GemmOptions::default(), |s| s.for_items("t", tiles.all(), |s, t| {
-    /// #     let product = s.dot(x.at(t), w.at(t));
-    /// #     s.store(y.at(t), product);
-    /// # }));
-    /// # let gemm = s.finish();
-    /// let op = rank.op(&gemm).output(Dtype::E4M3).amax().up_to(64, 64, 64).build()?; // y = x · wᵀ
-    /// let recipe = Recipe::new(Rule::transformer_engine(Fp8::E4M3), Scaling::Delayed, Dtype::Bf16);
-    /// let quantiser = Quantiser::build(rank, recipe, [1, 16])?;
-    /// let mut history = quantiser.history(Delayed::transformer_engine(Fp8::E4M3))?;
-    /// # let (x, w) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
-    /// # let codes = rank.zeros::<F8E4M3>([64, 64])?;
-    /// # x.write(&[bf16::ONE; 64 * 64])?;
-    /// # w.write(&[bf16::ONE; 64 * 64])?;
-    /// for (scale, code) in [(1.0, 64.0), (7.0, 448.0)] {
-    ///     let mut y = QuantTensor::output(codes.clone(), history.multiplier())?.with_amax(history.amax())?;
-    ///     op.on(rank).tensor("x", &x).tensor("w", &w).tensor("y", &mut y).launch()?;
-    ///     assert_eq!(y.scales().read()?, [scale]);
-    ///     // A product of them, before the next step.
-    ///     let _x = QuantTensor::new(codes.clone(), history.stored(), Granularity::PerTensor)?;
-    ///     quantiser.next_step(rank, &mut history)?;
-    ///     assert_eq!(codes.read()?[0].to_f32(), code);
-    /// }
-    /// # Ok::<(), counterflow_runtime::Error>(())
-    /// ```
-    pub fn multiplier(&self) -> Tensor<f32> {
-        self.number(0)
-    }
-
-    /// Factor of the products of the current step's codes: one number.
-    pub fn stored(&self) -> Tensor<f32> {
-        self.number(1)
-    }
-
-    fn number(&self, at: usize) -> Tensor<f32> {
-        let number = self.state.rows(at..at + 1);
-        number.unwrap_or_else(|_| self.state.clone())
-    }
-
-    /// All of it, once what was launched before is done.
-    ///
-    /// # Errors
-    /// What the kernels before ended with.
-    pub fn read(&self) -> Result<History, Error> {
-        let held = self.state.read()?;
-        Ok(History::held(self.recipe, &held))
-    }
-
-    /// The scale of the current step.
-    ///
-    /// # Errors
-    /// As [`DeviceHistory::read`].
-    pub fn scale(&self) -> Result<Scale, Error> {
-        self.read().map(|history| history.scale())
+        let (recipe, kernels) = (history.recipe, self.kernels.as_ref());
+        let kernel = kernels.map(|kernels| kernels.next_step());
+        let step = self.rank.step(caller);
+        history.memory.next_step(step, kernel, (&[recipe], None))
     }
 }

@@ -87,6 +87,34 @@ pub struct OpCounts {
     pub gpu_time: Duration,
 }
 
+/// Work that a rank put into its own order, or recorded in graphs. Numbers only grow.
+///
+/// ```
+/// use counterflow::{Communicator, metrics::Enqueued};
+///
+/// /// Launches and copies between two counts.
+/// fn between(before: Enqueued, after: Enqueued) -> u64 {
+///     let all = |of: Enqueued| of.kernels + of.steps + of.copies + of.fills;
+///     all(after) - all(before)
+/// }
+/// # let rank = &Communicator::emulated(1)?[0];
+/// let before = rank.enqueued();
+/// rank.zeros::<f32>([1, 4])?.fill(1)?;
+/// assert_eq!(between(before, rank.enqueued()), 1);
+/// # Ok::<(), counterflow::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Enqueued {
+    /// Kernels of ops.
+    pub kernels: u64,
+    /// [`Step`](crate::op::Step)s: kernels of the program's own, quantisers and side kernels. Most have one kernel.
+    pub steps: u64,
+    /// Copies from tensors and user buffers to others.
+    pub copies: u64,
+    /// Fills of tensors and user buffers.
+    pub fills: u64,
+}
+
 /// The counts of one schedule and variant.
 #[derive(Debug)]
 pub(crate) struct Counted {

@@ -34,10 +34,21 @@ pub(crate) struct Own {
     loaded: AtomicU64,
     /// Waits of the host for the stream's work.
     waits: AtomicU64,
+    /// Work that was put into the stream, or into a graph: kernels of ops, steps, copies, fills.
+    enqueued: [AtomicU64; 4],
     /// Launches in the stream that may still run.
     unfinished: Unfinished,
     /// Graph that a thread records the rank's own order into, and that thread.
     recording: Mutex<Option<(usize, Arc<dyn Records>)>>,
+}
+
+/// Kind of work in a rank's own order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Work {
+    Kernel,
+    Step,
+    Copy,
+    Fill,
 }
 
 /// Owner of some memory.
@@ -125,6 +136,7 @@ impl Own {
             allocated: AtomicU64::new(0),
             loaded: AtomicU64::new(0),
             waits: AtomicU64::new(0),
+            enqueued: Default::default(),
             unfinished: Unfinished::default(),
             recording: Mutex::default(),
         }
@@ -176,6 +188,7 @@ impl Own {
         bytes: u64,
         memory: [Memory; 2],
     ) -> Result<(), Error> {
+        self.counts(Work::Copy);
         let Some(recording) = self.recording() else {
             return self.enqueues(|stream| driver::copy(stream, to, from, bytes));
         };
@@ -187,6 +200,7 @@ impl Own {
 
     /// Sets so many bytes in the rank's own order. A graph that records it keeps `memory`, which they are in.
     pub fn fills(&self, at: Address, byte: u8, bytes: u64, memory: Memory) -> Result<(), Error> {
+        self.counts(Work::Fill);
         let Some(recording) = self.recording() else {
             return self.enqueues(|stream| driver::fill(stream, at, byte, bytes));
         };
@@ -242,6 +256,16 @@ impl Own {
     /// Modules that were loaded.
     pub fn loaded(&self) -> u64 {
         self.loaded.load(Ordering::Relaxed)
+    }
+
+    /// Counts work that is enqueued or recorded.
+    pub fn counts(&self, work: Work) {
+        self.enqueued[work as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Work that was enqueued or recorded, by kind.
+    pub fn enqueued(&self) -> [u64; 4] {
+        [0, 1, 2, 3].map(|kind: usize| self.enqueued[kind].load(Ordering::Relaxed))
     }
 
     /// GPU of the rank.

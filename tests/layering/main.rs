@@ -305,7 +305,7 @@ fn unsafe_code_has_few_places_and_a_reason_each() {
         "quantise/src/all_reduce_norm/launch.rs",
         "quantise/src/launch.rs",
         "quantise/src/builder.rs",
-        "quantise/src/quantiser.rs",
+        "quantise/src/histories.rs",
         "workbench/src/cuda/",
         "layers/src/side/",
     ];

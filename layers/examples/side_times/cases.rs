@@ -131,6 +131,38 @@ impl Data {
         let (mean, rstd) = (found[0], found[1]);
         Ok(Statistics { mean, rstd })
     }
+
+    /// Compares gradients of a norm's weights in some columns, over all rows. The first launch added to zeros.
+    fn gradients_of_norm(
+        &self,
+        of_gamma: &Tensor<f32>,
+        of_beta: Option<&Tensor<f32>>,
+    ) -> Result<(), Error> {
+        const SOME: usize = 8;
+        let [x, dy] = [&self.x, &self.dy].map(|of| of.at(0).read());
+        let (x, dy, statistics) = (x?, dy?, self.statistics.read()?);
+        let of = statistics.chunks_exact(2).map(|of| Statistics {
+            mean: of[0],
+            rstd: of[1],
+        });
+        let of: Vec<Statistics> = of.collect();
+        for first in [0, self.hidden - SOME] {
+            let some = |of: &[bf16]| -> Vec<bf16> {
+                let rows = of.chunks_exact(self.hidden);
+                rows.flat_map(|row| row[first..first + SOME].to_vec())
+                    .collect()
+            };
+            let (mut gamma, mut beta) = ([0f32; SOME], [0f32; SOME]);
+            Norm::gradients(&some(&x), &some(&dy), &of, (&mut gamma, Some(&mut beta)));
+            let found = &of_gamma.read()?[first..first + SOME];
+            same("of gamma", found, &gamma, f32::to_bits)?;
+            if let Some(of_beta) = of_beta {
+                let found = &of_beta.read()?[first..first + SOME];
+                same("of beta", found, &beta, f32::to_bits)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Every kernel that is timed, in an order in which those before leave what the next ones read.
@@ -183,7 +215,9 @@ fn norms<'a>(
             })
         }),
     };
-    let own = kernels.clone();
+    let of_gamma = rank.zeros::<f32>([1, data.hidden])?;
+    let of_beta = rank.zeros::<f32>([1, data.hidden])?;
+    let (mut to_gamma, mut to_beta) = (of_gamma.clone(), beta.map(|_| of_beta.clone()));
     let backward = Case {
         name: format!("{name}_backward"),
         bytes: data.bytes(4, 0),
@@ -192,8 +226,9 @@ fn norms<'a>(
                 [data.x.at(at), data.dy.at(at)],
                 (&data.gamma, &data.statistics),
             );
-            let residual = Some(data.residual.at(at));
-            own.backward(shape, both, of, residual, &mut data.y.to(at))
+            let (residual, dx) = (Some(data.residual.at(at)), &mut data.y.to(at));
+            let to = (&mut to_gamma, to_beta.as_mut());
+            kernels.backward(shape, both, of, residual, dx, to)
         }),
         check: Box::new(move || {
             let gamma = data.gamma.read()?;
@@ -203,49 +238,11 @@ fn norms<'a>(
                 let of = (&gamma[..], data.statistics_of(at)?);
                 norm.backward(&x?, &dy?, of, Some(&more?), &mut dx);
                 Ok(dx)
-            })
+            })?;
+            data.gradients_of_norm(&of_gamma, beta.map(|_| &of_beta))
         }),
     };
-    let of_gamma = rank.zeros::<f32>([1, data.hidden])?;
-    let of_beta = rank.zeros::<f32>([1, data.hidden])?;
-    let (to_gamma, to_beta) = (of_gamma.clone(), beta.map(|_| of_beta.clone()));
-    let gradients = Case {
-        name: format!("{name}_gradients"),
-        bytes: data.bytes(2, 0),
-        run: Box::new(move |at| {
-            let both = [data.x.at(at), data.dy.at(at)];
-            let (mut gamma, mut beta) = (to_gamma.clone(), to_beta.clone());
-            kernels.gradients(shape, both, &data.statistics, &mut gamma, beta.as_mut())
-        }),
-        // Of some columns, all rows. The first launch added to zeros.
-        check: Box::new(move || {
-            const SOME: usize = 8;
-            let [x, dy] = [&data.x, &data.dy].map(|of| of.at(0).read());
-            let (x, dy, statistics) = (x?, dy?, data.statistics.read()?);
-            let of = statistics.chunks_exact(2).map(|of| Statistics {
-                mean: of[0],
-                rstd: of[1],
-            });
-            let of: Vec<Statistics> = of.collect();
-            for first in [0, data.hidden - SOME] {
-                let some = |of: &[bf16]| -> Vec<bf16> {
-                    let rows = of.chunks_exact(data.hidden);
-                    rows.flat_map(|row| row[first..first + SOME].to_vec())
-                        .collect()
-                };
-                let (mut gamma, mut beta) = ([0f32; SOME], [0f32; SOME]);
-                Norm::gradients(&some(&x), &some(&dy), &of, (&mut gamma, Some(&mut beta)));
-                let found = &of_gamma.read()?[first..first + SOME];
-                same("of gamma", found, &gamma, f32::to_bits)?;
-                if kind == Normalization::LayerNorm {
-                    let found = &of_beta.read()?[first..first + SOME];
-                    same("of beta", found, &beta, f32::to_bits)?;
-                }
-            }
-            Ok(())
-        }),
-    };
-    Ok(vec![forward, backward, gradients])
+    Ok(vec![forward, backward])
 }
 
 fn activations<'a>(

@@ -355,8 +355,7 @@ impl MultiheadAttention {
                     layer_norm_bias: gradients.layer_norm_bias,
                     linear: gradients.qkv,
                 };
-                let of = (&*of_qkv, residual);
-                layer.backward_plus(saved, &parameters, of, dx, gradients)
+                layer.backward_plus(saved, &parameters, (&*of_qkv, residual), dx, gradients)
             }
             (Qkv::Plain(layer), QkvSaved::Plain(saved), _) => {
                 layer.backward(saved, &linear, &of_qkv, dx, gradients.qkv)

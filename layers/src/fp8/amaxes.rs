@@ -1,23 +1,46 @@
 //! Amaxes of all ranks.
 
+use crate::schedules::gather_rows;
 use crate::side::CodeKernels;
 use crate::step::{Built, Step, shape};
-use counterflow::{Communicator, Dtype, Error, Layout, Tensor, UserBuffer, schedules};
+use counterflow::{Communicator, Error, Layout, Tensor, UserBuffer};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Amaxes that ranks exchange at once.
-const AT_ONCE: usize = 128;
+/// Amaxes that ranks exchange at once: those of three tensors of each of some hundred layers.
+const AT_ONCE: usize = 1024;
 
-/// The largest amaxes over the ranks of a group.
+/// Exchange of amaxes between the ranks of a group.
 #[derive(Debug)]
 pub(crate) struct Amaxes {
     rank: Arc<Communicator>,
     kernels: CodeKernels,
-    /// A row of each rank. Held while an exchange is enqueued.
+    /// A row of each rank. Held while an exchange and what reads it are enqueued.
     all: Mutex<UserBuffer<f32>>,
     gather: Option<Built>,
-    /// Where several come from the kernel.
-    largest: Mutex<Tensor<f32>>,
+    /// Rows for an exchange of one number.
+    one: OwnRow,
+}
+
+/// A row of this rank, in memory of the rank's own that has one for each rank.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnRow {
+    rows: Tensor<f32>,
+    own: Tensor<f32>,
+}
+
+impl OwnRow {
+    /// Of zeros.
+    pub fn new(rank: &Communicator) -> Result<OwnRow, Error> {
+        let (me, world) = (rank.rank() as usize, rank.world() as usize);
+        let rows = rank.zeros([world, AT_ONCE])?;
+        let own = rows.rows(me..me + 1)?;
+        Ok(OwnRow { rows, own })
+    }
+
+    /// This rank's numbers.
+    pub fn own(&self) -> &Tensor<f32> {
+        &self.own
+    }
 }
 
 impl Amaxes {
@@ -34,47 +57,44 @@ impl Amaxes {
     ) -> Result<Amaxes, Error> {
         let world = rank.world() as usize;
         let gather = || {
-            let step = Step::new(
-                schedules::all_gather(),
-                Layout::Nt,
-                shape(world, AT_ONCE, AT_ONCE),
-            );
-            step.margin(margin).of(Dtype::F32).build(rank)
+            let shape = shape(world, AT_ONCE, AT_ONCE);
+            let step = Step::new(gather_rows(), Layout::Nt, shape);
+            step.margin(margin).build(rank)
         };
         Ok(Amaxes {
             all: Mutex::new(rank.allocate("amaxes", [world, AT_ONCE])?),
             gather: (world > 1).then(gather).transpose()?,
-            largest: Mutex::new(rank.zeros([1, AT_ONCE])?),
+            one: OwnRow::new(rank)?,
             kernels: kernels.clone(),
             rank: rank.clone(),
         })
     }
 
-    /// Replaces each, a number of this rank, by the largest one of all ranks. Collective: every rank gives as many.
-    pub fn over_ranks(&self, amaxes: &[Tensor<f32>]) -> Result<(), Error> {
+    /// Gathers a row of each rank, and lets `reads` enqueue what reads them. A rank alone has none. Collective.
+    pub fn of_ranks<T>(
+        &self,
+        row: &OwnRow,
+        reads: impl FnOnce(Option<&UserBuffer<f32>>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let Some(gather) = &self.gather else {
-            return Ok(());
+            return reads(None);
         };
-        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        let me = self.rank.rank() as usize;
-        let own = all.rows(me..me + 1)?.shaped([AT_ONCE, 1])?;
-        for some in amaxes.chunks(AT_ONCE) {
-            for (at, amax) in some.iter().enumerate() {
-                own.rows(at..at + 1)?.copy_from(amax)?;
-            }
-            gather.op.on(&*self.rank).tensor("x", &*all).launch()?;
-            if let [one] = some {
-                self.kernels.largest_of_ranks(1, &all, &mut one.clone())?;
-                continue;
-            }
-            let mut largest = self.largest.lock().unwrap_or_else(PoisonError::into_inner);
-            self.kernels
-                .largest_of_ranks(some.len(), &all, &mut largest)?;
-            let each = largest.shaped([AT_ONCE, 1])?;
-            for (at, amax) in some.iter().enumerate() {
-                amax.shaped([1, 1])?.copy_from(&each.rows(at..at + 1)?)?;
-            }
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let launch = gather.op.on(&*self.rank).tensor("x", &row.rows);
+        launch.tensor("y", &mut *all).launch()?;
+        reads(Some(&all))
+    }
+
+    /// Replaces a number of this rank by the largest one of all ranks. Collective.
+    pub fn largest(&self, amax: &mut Tensor<f32>) -> Result<(), Error> {
+        if self.gather.is_none() {
+            return Ok(());
         }
-        Ok(())
+        let first = self.one.own.shaped([1, 1])?;
+        first.copy_from(&amax.shaped([1, 1])?)?;
+        self.of_ranks(&self.one, |all| match all {
+            Some(all) => self.kernels.largest_of_ranks(1, all, amax),
+            None => Ok(()),
+        })
     }
 }

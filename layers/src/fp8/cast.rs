@@ -5,7 +5,7 @@ use super::recipe::{Recipe, Role};
 use super::scope::{History, Shared};
 use crate::side::CodedNormKernels;
 use counterflow::op::Argument;
-use counterflow::prelude::bf16;
+use counterflow::prelude::{bf16, e4m3};
 use counterflow::quantise::{self, DeviceHistory, Quantiser, Scaling};
 use counterflow::rule::Fp8;
 use counterflow::{Communicator, Error, Tensor};
@@ -20,7 +20,7 @@ pub(crate) struct Cast {
     recipe: quantise::Recipe,
     /// Of rows alone, and of rows with their transposed copy.
     quantisers: [Arc<Quantiser<'static>>; 2],
-    history: Option<Arc<History>>,
+    history: Option<History>,
 }
 
 impl Cast {
@@ -28,7 +28,7 @@ impl Cast {
     pub fn new(shared: &Shared, recipe: &Recipe, role: Role) -> Result<Cast, Error> {
         let quantiser = recipe.quantiser(role);
         let history = recipe.history(role);
-        let history = history.map(|history| shared.history(quantiser, history));
+        let history = history.map(|history| shared.history(history));
         Ok(Cast {
             recipe: quantiser,
             quantisers: [
@@ -44,24 +44,27 @@ impl Cast {
         self.recipe.rule.to
     }
 
-    /// Enqueues codes and scales of rows that a norm makes in the same kernel, which follows this tensor's recipe. False: nothing was done.
+    /// Enqueues codes and scales of rows that a norm makes in the same kernel, which follows this tensor's recipe; `kept` gets the codes,
+    /// too. False: nothing was done.
     pub fn launch_normed(
         &self,
         kernels: &CodedNormKernels,
         (x, affine): (&Tensor<bf16>, Affine<'_>),
-        to: &mut Coded,
+        (to, kept): (&mut Coded, Option<&mut Tensor<e4m3>>),
         statistics: &mut Tensor<f32>,
     ) -> Result<bool, Error> {
         let rows = (x, affine);
         match to {
             Coded::AllE4M3(all) => {
-                let to = (&mut all.codes().clone(), all.scales());
+                let to = (&mut all.codes().clone(), kept, all.scales());
                 self.by_history(kernels, rows, to, statistics)
             }
             Coded::E4M3(own) if self.history.is_some() => {
-                let to = (&mut own.codes().clone(), own.scales());
+                let to = (&mut own.codes().clone(), kept, own.scales());
                 self.by_history(kernels, rows, to, statistics)
             }
+            // Codes with scales of blocks are not kept.
+            Coded::AllInBlocks(_) | Coded::E4M3(_) if kept.is_some() => Ok(false),
             Coded::AllInBlocks(all) => {
                 let (mut codes, mut scales) = (all.codes().clone(), all.scales().clone());
                 let line = scales.shape()[1];
@@ -84,7 +87,11 @@ impl Cast {
         &self,
         kernels: &CodedNormKernels,
         (x, affine): (&Tensor<bf16>, Affine<'_>),
-        (codes, scale): (impl Into<Argument<'a>>, &Tensor<f32>),
+        (codes, kept, scale): (
+            impl Into<Argument<'a>>,
+            Option<&mut Tensor<e4m3>>,
+            &Tensor<f32>,
+        ),
         statistics: &mut Tensor<f32>,
     ) -> Result<bool, Error> {
         let Some(history) = &self.history else {
@@ -92,9 +99,22 @@ impl Cast {
         };
         let mut history = history.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (codes, mut scale): (Argument<'_>, _) = (codes.into(), scale.clone());
-        let to = (codes, &mut scale);
-        kernels.delayed(x.shape(), x, affine, to, &mut history, statistics)?;
+        let to = (codes, kept, &mut scale);
+        kernels.delayed_twice(x.shape(), x, affine, to, &mut history, statistics)?;
         Ok(true)
+    }
+
+    /// Enqueues codes by the scale that the tensor's history has, in a kernel that makes the tensor, too. False: the scale comes from no
+    /// history, and nothing was done.
+    pub fn launch_made(
+        &self,
+        launch: impl FnOnce(&mut DeviceHistory) -> Result<(), Error>,
+    ) -> Result<bool, Error> {
+        let Some(history) = &self.history else {
+            return Ok(false);
+        };
+        let mut history = history.state.lock().unwrap_or_else(PoisonError::into_inner);
+        launch(&mut history).map(|()| true)
     }
 
     /// Enqueues codes and scales of `x`, and of its transposed copy where there is one. The one scale of rows that ranks gather is that
@@ -114,7 +134,7 @@ impl Cast {
         let reduced = is_gathered && one && recipe.scaling != Scaling::Delayed && rank.world() > 1;
         if reduced {
             quantiser.on(rank, shape).x(x).measure()?;
-            shared.amaxes.over_ranks(&[quantiser.amax()])?;
+            shared.amaxes.largest(&mut quantiser.amax())?;
         }
         let launch = to.written(quantiser.on(rank, shape).x(x));
         let launch = match turned {

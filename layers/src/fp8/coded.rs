@@ -18,6 +18,21 @@ pub(crate) enum Coded {
     AllInBlocks(QuantTensor<UserBuffer<e4m3>, UserBuffer<f32>>),
 }
 
+/// Codes of either type in a rank's own memory.
+pub(crate) enum OwnCodes {
+    E4M3(Tensor<e4m3>),
+    E5M2(Tensor<e5m2>),
+}
+
+impl<'a> From<&'a mut OwnCodes> for Argument<'a> {
+    fn from(codes: &'a mut OwnCodes) -> Argument<'a> {
+        match codes {
+            OwnCodes::E4M3(own) => own.into(),
+            OwnCodes::E5M2(own) => own.into(),
+        }
+    }
+}
+
 impl<'a> From<&'a Coded> for Argument<'a> {
     fn from(coded: &'a Coded) -> Argument<'a> {
         match coded {
@@ -70,6 +85,15 @@ impl Coded {
                 Coded::AllE5M2(QuantTensor::new(codes, scale, one)?)
             }
         })
+    }
+
+    /// Codes and scale as two memories that a kernel writes. None: they are in the heap, or have several scales.
+    pub fn apart(&self) -> Option<(OwnCodes, Tensor<f32>)> {
+        match self {
+            Coded::E4M3(own) => Some((OwnCodes::E4M3(own.codes().clone()), own.scales().clone())),
+            Coded::E5M2(own) => Some((OwnCodes::E5M2(own.codes().clone()), own.scales().clone())),
+            Coded::AllE4M3(_) | Coded::AllE5M2(_) | Coded::AllInBlocks(_) => None,
+        }
     }
 
     /// A quantiser's launch that writes it.

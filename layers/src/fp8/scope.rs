@@ -1,19 +1,29 @@
 //! What the FP8 layers of a group share.
 
-use super::amaxes::Amaxes;
+use super::amaxes::{Amaxes, OwnRow};
 use crate::side::CodeKernels;
-use counterflow::quantise::{self, Delayed, DeviceHistory, Quantiser};
+use counterflow::quantise::{self, Delayed, DeviceHistory, Histories, Quantiser};
 use counterflow::{Communicator, Error};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// More rows and columns than a matrix has: quantisers of these recipes need no memory that grows with them.
 const MOST: [usize; 2] = [1 << 22; 2];
 
-/// Amaxes of a tensor, with what ends their steps.
+/// Amaxes of a tensor. Its row of [`Rows`] is nobody else's, ever: a graph may write there as long as it lives.
 #[derive(Debug)]
 pub(crate) struct History {
     pub state: Mutex<DeviceHistory>,
-    quantiser: Arc<Quantiser<'static>>,
+    _lives: Arc<()>,
+}
+
+/// Histories of one recipe that end their steps together.
+#[derive(Debug)]
+struct Rows {
+    all: Histories,
+    /// Memory of their amaxes.
+    amaxes: OwnRow,
+    /// As many more handles as there are tensors with a history here.
+    lives: Arc<()>,
 }
 
 /// What the FP8 layers of a group share.
@@ -25,7 +35,7 @@ pub(crate) struct Shared {
     /// By recipe.
     quantisers: Mutex<Vec<Arc<Quantiser<'static>>>>,
     /// In the order in which layers were made, which is that of every rank.
-    histories: Mutex<Vec<Weak<History>>>,
+    histories: Mutex<Vec<Rows>>,
     /// Of a scope that is open: whether it is the first microbatch.
     open: Mutex<Option<Option<bool>>>,
 }
@@ -58,17 +68,33 @@ impl Shared {
         Ok(built)
     }
 
-    pub fn history(
-        &self,
-        recipe: quantise::Recipe,
-        history: Delayed,
-    ) -> Result<Arc<History>, Error> {
-        let quantiser = self.quantiser(recipe)?;
-        let history = Arc::new(History {
-            state: Mutex::new(quantiser.history(history)?),
-            quantiser,
-        });
-        locked(&self.histories).push(Arc::downgrade(&history));
+    /// A history by that recipe, whose steps end with those of all others.
+    pub fn history(&self, recipe: Delayed) -> Result<History, Error> {
+        let mut histories = locked(&self.histories);
+        let is_alike = |rows: &&mut Rows| {
+            let to = recipe.to;
+            Delayed {
+                to,
+                ..rows.all.recipe()
+            } == recipe
+        };
+        for rows in histories.iter_mut().filter(is_alike) {
+            if let Some(state) = rows.all.add(recipe.to)? {
+                return Ok(rows.history(state));
+            }
+        }
+        let amaxes = OwnRow::new(&self.rank)?;
+        let mut rows = Rows {
+            all: Histories::with_amaxes(&self.rank, recipe, amaxes.own().clone())?,
+            amaxes,
+            lives: Arc::default(),
+        };
+        let state = rows.all.add(recipe.to)?.ok_or_else(|| Error::Usage {
+            what: "histories without room for one".into(),
+            legal: "report it".into(),
+        })?;
+        let history = rows.history(state);
+        histories.push(rows);
         Ok(history)
     }
 
@@ -108,15 +134,22 @@ impl Shared {
     /// Takes the amaxes of a step over the ranks, and makes the next scales. Collective.
     pub fn next_step(&self) -> Result<(), Error> {
         let mut histories = locked(&self.histories);
-        histories.retain(|history| history.strong_count() > 0);
-        let histories: Vec<_> = histories.iter().filter_map(Weak::upgrade).collect();
-        let amax = |history: &Arc<History>| locked(&history.state).amax();
-        let amaxes: Vec<_> = histories.iter().map(amax).collect();
-        self.amaxes.over_ranks(&amaxes)?;
-        for history in &histories {
-            let mut state = locked(&history.state);
-            history.quantiser.next_step(&*self.rank, &mut state)?;
+        histories.retain(|rows| Arc::strong_count(&rows.lives) > 1);
+        for rows in histories.iter_mut() {
+            let Rows { all, amaxes, .. } = rows;
+            self.amaxes.of_ranks(amaxes, |of_ranks| {
+                all.next_step(&*self.rank, of_ranks).map(drop)
+            })?;
         }
         Ok(())
+    }
+}
+
+impl Rows {
+    fn history(&self, state: DeviceHistory) -> History {
+        History {
+            state: Mutex::new(state),
+            _lives: self.lives.clone(),
+        }
     }
 }

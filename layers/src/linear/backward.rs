@@ -37,19 +37,21 @@ impl Linear {
         self.backward_of(&saved, &input, parameters, dy, dx, gradients)
     }
 
-    /// Backward pass of an input that a kernel may write again where it is wanted.
+    /// Backward pass of an input and a gradient that kernels may write where they are wanted.
     pub(crate) fn backward_of(
         &self,
         saved: &Saved,
         source: &dyn Source,
         parameters: &Parameters<'_>,
-        dy: &Tensor<bf16>,
+        dy: &dyn Source,
         dx: &mut Tensor<bf16>,
         gradients: Gradients<'_>,
     ) -> Result<(), Error> {
         let rows = saved.rows;
         self.checks(rows, parameters)?;
-        fits("dy", dy.shape(), self.output_shape(rows))?;
+        if let Some(dy) = dy.tensor() {
+            fits("dy", dy.shape(), self.output_shape(rows))?;
+        }
         fits("dx", dx.shape(), self.input_shape(rows))?;
         self.checks_gradients(&gradients)?;
         if rows == 0 {
@@ -95,7 +97,7 @@ impl Linear {
         &self,
         (saved, source): (&Saved, &dyn Source),
         parameters: &Parameters<'_>,
-        dy: &Tensor<bf16>,
+        dy: &dyn Source,
         dx: &mut Tensor<bf16>,
         mut gradients: Gradients<'_>,
     ) -> Result<(), Error> {
@@ -125,7 +127,8 @@ impl Linear {
         };
         launch.rows(rows).launch()?;
         if let (Some(fp8), Some(to)) = (self.in_blocks(), &mut gradients.weight) {
-            self.weight_in_blocks(fp8, (saved, source), dy, to)?;
+            let dy = self.whole_gradient(rows, dy)?;
+            self.weight_in_blocks(fp8, (saved, source), &dy, to)?;
         } else if let Some(to) = gradients.weight {
             let beside = partial.as_ref().filter(|_| self.overlap.bulk_wgrad);
             let beside = beside.map(|partial| (partial, lands(&mut own, dx)));
@@ -138,7 +141,10 @@ impl Linear {
             self.sum(partial, lands(&mut own, dx), None, rows)?;
         }
         take(own.as_ref(), dx)?;
-        let dy = Operand::Own(dy.clone().into());
+        if gradients.bias.is_none() {
+            return Ok(());
+        }
+        let dy = Operand::Own(self.whole_gradient(rows, dy)?);
         self.bias(rows, &dy, gradients.bias)
     }
 
@@ -147,7 +153,7 @@ impl Linear {
         &self,
         (saved, source): (&Saved, &dyn Source),
         parameters: &Parameters<'_>,
-        dy: &Tensor<bf16>,
+        dy: &dyn Source,
         dx: &mut Tensor<bf16>,
         mut gradients: Gradients<'_>,
     ) -> Result<(), Error> {
@@ -158,17 +164,22 @@ impl Linear {
         let launch = launch.tensor("x", &gradient.rows).tensor("w", &weight);
         launch.tensor("y", dx).rows(rows).launch()?;
         if let (Some(fp8), Some(to)) = (self.in_blocks(), &mut gradients.weight) {
-            self.weight_in_blocks(fp8, (saved, source), dy, to)?;
+            let dy = self.whole_gradient(rows, dy)?;
+            self.weight_in_blocks(fp8, (saved, source), &dy, to)?;
         } else if let Some(to) = gradients.weight {
             self.turned_gradient(rows, &mut gradient)?;
             let x = self.input_along_tokens(saved, source, None)?;
             self.weight(rows, gradient.along_tokens(), &x, to, None)?;
         }
-        let own = Operand::Own(dy.clone().into());
+        if gradients.bias.is_none() {
+            return Ok(());
+        }
         match &gradient.rows {
             all @ Operand::All(_) => self.bias(rows, all, gradients.bias),
             Operand::Own(_) | Operand::Coded { .. } => {
-                self.bias(dy.shape()[0], &own, gradients.bias)
+                let own = self.whole_gradient(rows, dy)?;
+                let rows = own.shape()[0];
+                self.bias(rows, &Operand::Own(own), gradients.bias)
             }
         }
     }

@@ -12,6 +12,7 @@ use crate::step::{CODES, blocks};
 use counterflow::op::Granularity;
 use counterflow::prelude::{bf16, e4m3};
 use counterflow::{Error, QuantTensor, Tensor, UserBuffer};
+use std::sync::Arc;
 
 const LINE: Granularity = Granularity::BLOCK_1X128;
 
@@ -70,8 +71,11 @@ impl Linear {
         let codes = self.userbuffers.lend_codes(codes, most * columns)?;
         let scales = self.lend_scales(scales[0], scales[1], most_scales)?;
         let mut coded = Coded::own(cast.to(), &codes, &scales, LINE)?;
-        self.cast_rows((cast, false), rows, source, &mut coded)?;
-        Ok(Operand::coded(coded, Lending::of([codes], [scales])))
+        self.cast_rows((cast, false), rows, source, (&mut coded, None))?;
+        Ok(Operand::coded(
+            coded,
+            Lending::of([codes], [Arc::new(scales)]),
+        ))
     }
 
     /// Codes of this rank's rows where all are gathered. Each rank's chunk has a plane of scales of its own.
@@ -92,7 +96,7 @@ impl Linear {
         let own = rank.chunk(rank.rank(), rows);
         if !own.is_empty() {
             let mut own = Coded::AllInBlocks(all.rows(own)?);
-            self.cast_rows((cast, false), rows, source, &mut own)?;
+            self.cast_rows((cast, false), rows, source, (&mut own, None))?;
         }
         Ok(Operand::coded(Coded::AllInBlocks(all), Lending::default()))
     }
@@ -194,7 +198,10 @@ impl Linear {
                 let scales = self.lend_scales(blocks(chunk.len()), columns, lines * columns)?;
                 let mut coded = Coded::own(cast.to(), &codes, &scales, LINE)?;
                 self.turn(cast, &source.rows(chunk)?, &mut coded)?;
-                Ok(Operand::coded(coded, Lending::of([codes], [scales])))
+                Ok(Operand::coded(
+                    coded,
+                    Lending::of([codes], [Arc::new(scales)]),
+                ))
             }
         }
     }

@@ -6,7 +6,7 @@ use crate::userbuffers::Userbuffers;
 use counterflow::op::Granularity;
 use counterflow::prelude::{bf16, e4m3};
 use counterflow::{Error, Tensor};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How a layer's tensors become codes, and those of its weight.
 #[derive(Debug)]
@@ -32,9 +32,15 @@ struct Weight {
 #[derive(Debug)]
 pub(super) enum Kept {
     /// This rank's rows, to be gathered again.
-    Chunk { codes: Lent<e4m3>, scale: Lent<f32> },
+    Chunk {
+        codes: Lent<e4m3>,
+        scale: Arc<Lent<f32>>,
+    },
     /// All that the weight's gradient needs, with tokens along its rows.
-    Turned { codes: Lent<e4m3>, scale: Lent<f32> },
+    Turned {
+        codes: Lent<e4m3>,
+        scale: Arc<Lent<f32>>,
+    },
 }
 
 impl Fp8 {

@@ -11,6 +11,7 @@ use counterflow::op::Granularity;
 use counterflow::prelude::{bf16, e4m3};
 use counterflow::rule::Fp8 as Fp8Type;
 use counterflow::{Error, Tensor, UserBuffer};
+use std::sync::Arc;
 
 const ONE: Granularity = Granularity::PerTensor;
 
@@ -19,8 +20,8 @@ impl Linear {
         self.userbuffers.lend_codes(shape, most)
     }
 
-    fn lend_scale(&self) -> Result<Lent<f32>, Error> {
-        self.userbuffers.lend_f32([1, 1], 1)
+    fn lend_scale(&self) -> Result<Arc<Lent<f32>>, Error> {
+        self.userbuffers.lend_f32([1, 1], 1).map(Arc::new)
     }
 
     /// Memory for codes of so many columns with tokens along their rows.
@@ -49,44 +50,41 @@ impl Linear {
             return self.chunk_in_blocks(fp8.input(), rows, self.sides[1], source);
         }
         let all = self.gathered_buffer(rows, self.sides[1])?;
-        let (coded, scale) = self.chunk_of(fp8.input(), rows, source, &all)?;
-        if !self.config.frozen && !self.config.keep_gathered {
+        let keeps = !self.config.frozen && !self.config.keep_gathered;
+        let kept = keeps.then(|| {
             let [most, _] = self.userbuffers.shape();
             let most = self.each(most) * self.sides[1];
             let own = self.rank().chunk(self.rank().rank(), rows);
-            let codes = self.lend_codes([own.len(), self.sides[1]], most)?;
-            if !own.is_empty() {
-                all.rows(own)?.copy_to(&codes)?;
-            }
-            saved.kept = Some(Kept::Chunk {
-                codes,
-                scale: self.scale_of(&scale)?,
-            });
-        }
+            self.lend_codes([own.len(), self.sides[1]], most)
+        });
+        let mut kept = kept.transpose()?;
+        let to = (&all, kept.as_deref_mut());
+        let (coded, scale) = self.chunk_of(fp8.input(), rows, source, to)?;
+        saved.kept = kept.map(|codes| Kept::Chunk {
+            codes,
+            scale: scale.clone(),
+        });
         Ok(Operand::coded(coded, Lending::of([], [scale])))
     }
 
-    /// Quantises this rank's chunk into the buffer of all, whose one scale all ranks have.
+    /// Quantises this rank's chunk into the buffer of all, whose one scale all ranks have, and into `kept`.
     fn chunk_of(
         &self,
         cast: &Cast,
         rows: usize,
         source: &dyn Source,
-        all: &UserBuffer<e4m3>,
-    ) -> Result<(Coded, Lent<f32>), Error> {
+        (all, kept): (&UserBuffer<e4m3>, Option<&mut Tensor<e4m3>>),
+    ) -> Result<(Coded, Arc<Lent<f32>>), Error> {
         let rank = self.rank();
         let scale = self.lend_scale()?;
-        let own = all.rows(rank.chunk(rank.rank(), rows))?;
-        let mut own = Coded::all(cast.to(), &own, &scale)?;
-        self.cast_rows((cast, true), rows, source, &mut own)?;
+        let chunk = all.rows(rank.chunk(rank.rank(), rows))?;
+        let mut own = Coded::all(cast.to(), &chunk, &scale)?;
+        let copy = kept.as_ref().map(|kept| (**kept).clone());
+        let is_kept = self.cast_rows((cast, true), rows, source, (&mut own, kept))?;
+        if let Some(copy) = copy.filter(|copy| !is_kept && !copy.is_empty()) {
+            chunk.copy_to(&copy)?;
+        }
         Ok((Coded::all(cast.to(), all, &scale)?, scale))
-    }
-
-    /// A copy of a scale, which later steps leave as it is.
-    fn scale_of(&self, scale: &Tensor<f32>) -> Result<Lent<f32>, Error> {
-        let copy = self.lend_scale()?;
-        copy.copy_from(scale)?;
-        Ok(copy)
     }
 
     /// Quantises rows that this rank has for itself, and keeps the transposed copy for the weight's gradient.
@@ -101,12 +99,13 @@ impl Linear {
             let shape = self.input_shape(rows);
             return self.rows_in_blocks(fp8.input(), rows, shape, source);
         }
-        let x = self.whole(rows, source)?;
-        let both = self.both(fp8.input(), &x, !self.config.frozen)?;
+        let shape = self.input_shape(rows);
+        let whole = || self.whole(rows, source);
+        let both = self.both(fp8.input(), (source, shape), whole)?;
         if let Some(codes) = both.turned {
             saved.kept = Some(Kept::Turned {
                 codes,
-                scale: self.scale_of(&both.scale)?,
+                scale: both.scale.clone(),
             });
         }
         Ok(Operand::coded(
@@ -115,21 +114,32 @@ impl Linear {
         ))
     }
 
-    /// Codes of rows that this rank has all of, and of the transposed copy.
-    fn both(&self, cast: &Cast, x: &Tensor<bf16>, turned: bool) -> Result<Both, Error> {
+    /// Codes of rows that this rank has all of, and of the transposed copy unless the weight is frozen. `whole` makes them a tensor.
+    fn both(
+        &self,
+        cast: &Cast,
+        (source, [rows, columns]): (&dyn Source, [usize; 2]),
+        whole: impl FnOnce() -> Result<Lent<bf16>, Error>,
+    ) -> Result<Both, Error> {
         let (rank, shared) = (self.rank(), self.userbuffers.fp8()?);
-        let [rows, columns] = x.shape();
         let [most, _] = self.userbuffers.shape();
         let codes = self.lend_codes([rows, columns], most * columns)?;
         let scale = self.lend_scale()?;
         let mut coded = Coded::own(cast.to(), &codes, &scale, ONE)?;
-        let turned = turned.then(|| self.lend_turned(rows, columns));
+        let turned = (!self.config.frozen).then(|| self.lend_turned(rows, columns));
         let turned = turned.transpose()?;
         let mut copy = turned
             .as_ref()
             .map(|turned| Coded::own(cast.to(), turned, &scale, ONE))
             .transpose()?;
-        cast.launch(rank, shared, x, (&mut coded, copy.as_mut()), false)?;
+        let made = match &mut copy {
+            Some(copy) => source.put_both(cast, &mut coded, copy)?,
+            None => false,
+        };
+        if !made {
+            let x = whole()?;
+            cast.launch(rank, shared, &x, (&mut coded, copy.as_mut()), false)?;
+        }
         Ok(Both {
             coded,
             codes,
@@ -151,15 +161,15 @@ impl Linear {
     pub(super) fn keep_turned(
         &self,
         rows: usize,
-        coded: &Coded,
+        scales: &[Arc<Lent<f32>>],
         saved: &mut Saved,
     ) -> Result<(), Error> {
-        let Coded::AllE4M3(all) = coded else {
+        let [scale] = scales else {
             return Ok(());
         };
         saved.kept = Some(Kept::Turned {
             codes: self.turned_of(rows, self.sides[1])?,
-            scale: self.scale_of(all.scales())?,
+            scale: scale.clone(),
         });
         Ok(())
     }
@@ -209,22 +219,25 @@ impl Linear {
         &self,
         fp8: &Fp8,
         rows: usize,
-        dy: &Tensor<bf16>,
+        dy: &dyn Source,
         gathers: bool,
     ) -> Result<Gradient, Error> {
         let cast = fp8.gradient();
         if fp8.is_in_blocks() {
-            return self.gradient_in_blocks(cast, rows, dy, gathers);
+            let dy = self.whole_gradient(rows, dy)?;
+            return self.gradient_in_blocks(cast, rows, &dy, gathers);
         }
         if gathers {
             let all = self.gathered_buffer(rows, self.sides[0])?;
-            let (coded, scale) = self.chunk_of(cast, rows, dy, &all)?;
+            let dy = self.whole_gradient(rows, dy)?;
+            let (coded, scale) = self.chunk_of(cast, rows, &*dy, (&all, None))?;
             return Ok(Gradient {
                 rows: Operand::coded(coded, Lending::of([], [scale])),
                 tokens: None,
             });
         }
-        let both = self.both(cast, dy, !self.config.frozen)?;
+        let whole = || self.whole_gradient(rows, dy);
+        let both = self.both(cast, (dy, self.output_shape(rows)), whole)?;
         let on_side = |turned: Lent<e4m3>| {
             let coded = Coded::own(cast.to(), &turned, &both.scale, ONE)?;
             Ok::<_, Error>(Operand::coded(coded, Lending::of([turned], [])))
@@ -264,5 +277,5 @@ struct Both {
     coded: Coded,
     codes: Lent<e4m3>,
     turned: Option<Lent<e4m3>>,
-    scale: Lent<f32>,
+    scale: Arc<Lent<f32>>,
 }

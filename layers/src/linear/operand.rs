@@ -10,6 +10,7 @@ use crate::scratch::Lent;
 use counterflow::op::Argument;
 use counterflow::prelude::{bf16, e4m3};
 use counterflow::{Error, Tensor, UserBuffer};
+use std::sync::Arc;
 
 /// An operand, with the memory that it is lent.
 #[derive(Debug)]
@@ -19,31 +20,31 @@ pub(super) enum Operand {
     /// Rows of all ranks, in the heap.
     All(UserBuffer<bf16>),
     /// Codes with their scales, in memory that they are lent.
-    Coded { coded: Coded, _lent: Lending },
+    Coded { coded: Coded, lent: Lending },
 }
 
 /// Memory that is lent until launches are enqueued.
 #[derive(Debug, Default)]
 pub(super) struct Lending {
     _codes: Vec<Lent<e4m3>>,
-    _scales: Vec<Lent<f32>>,
+    scales: Vec<Arc<Lent<f32>>>,
 }
 
 impl Lending {
     pub fn of(
         codes: impl IntoIterator<Item = Lent<e4m3>>,
-        scales: impl IntoIterator<Item = Lent<f32>>,
+        scales: impl IntoIterator<Item = Arc<Lent<f32>>>,
     ) -> Lending {
         Lending {
             _codes: codes.into_iter().collect(),
-            _scales: scales.into_iter().collect(),
+            scales: scales.into_iter().collect(),
         }
     }
 }
 
 impl Operand {
     pub fn coded(coded: Coded, lent: Lending) -> Operand {
-        Operand::Coded { coded, _lent: lent }
+        Operand::Coded { coded, lent }
     }
 }
 
@@ -149,8 +150,11 @@ impl Linear {
                 saved.gathered = Some(kept);
                 Ok(())
             }
-            Operand::Coded { coded, .. } => self.keep_turned(rows, coded, saved),
-            Operand::Own(_) => Ok(()),
+            Operand::Coded {
+                coded: Coded::AllE4M3(_),
+                lent,
+            } => self.keep_turned(rows, &lent.scales, saved),
+            Operand::Own(_) | Operand::Coded { .. } => Ok(()),
         }
     }
 
@@ -191,7 +195,7 @@ impl Linear {
     }
 
     /// The gradient of the output. Of a row-parallel layer it is that of all ranks, which the product gathers if it can.
-    pub(super) fn gradient(&self, rows: usize, dy: &Tensor<bf16>) -> Result<Gradient, Error> {
+    pub(super) fn gradient(&self, rows: usize, dy: &dyn Source) -> Result<Gradient, Error> {
         let gathers = self.config.parallel == Parallel::Row && !self.is_alone();
         let gradient = match (&self.fp8, gathers) {
             (Some(fp8), gathers) => self.codes_of_gradient(fp8, rows, dy, gathers)?,
@@ -200,7 +204,7 @@ impl Linear {
                 tokens: None,
             },
             (None, false) => Gradient {
-                rows: Operand::Own(dy.clone().into()),
+                rows: Operand::Own(self.whole_gradient(rows, dy)?),
                 tokens: None,
             },
         };

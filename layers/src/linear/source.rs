@@ -4,7 +4,7 @@ use super::Linear;
 use crate::fp8::{Cast, Coded};
 use crate::scratch::Lent;
 use counterflow::op::Argument;
-use counterflow::prelude::bf16;
+use counterflow::prelude::{bf16, e4m3};
 use counterflow::{Error, Tensor, UserBuffer};
 
 /// Place at which rows are wanted.
@@ -23,7 +23,7 @@ impl<'a> From<Place<'a>> for Argument<'a> {
     }
 }
 
-/// A rank's rows of an input: a tensor, or what a kernel writes straight to where they are wanted.
+/// A rank's rows of an input, or of an output's gradient: a tensor, or what a kernel writes straight to where they are wanted.
 pub(crate) trait Source {
     /// Writes them.
     fn put(&self, to: Place<'_>) -> Result<(), Error>;
@@ -31,8 +31,19 @@ pub(crate) trait Source {
     /// The tensor that has them, if there is one.
     fn tensor(&self) -> Option<&Tensor<bf16>>;
 
-    /// Writes them as codes with scales, where one kernel makes and quantises them. False: nothing was done.
-    fn put_codes(&self, _cast: &Cast, _to: &mut Coded) -> Result<bool, Error> {
+    /// Writes them as codes with scales, where one kernel makes and quantises them; `kept` gets the codes, too. False: nothing was done.
+    fn put_codes(
+        &self,
+        _cast: &Cast,
+        _to: &mut Coded,
+        _kept: Option<&mut Tensor<e4m3>>,
+    ) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    /// Writes them as codes with one scale, and as codes on their side, where one kernel makes and quantises them. False: nothing was
+    /// done.
+    fn put_both(&self, _cast: &Cast, _to: &mut Coded, _turned: &mut Coded) -> Result<bool, Error> {
         Ok(false)
     }
 }
@@ -68,28 +79,43 @@ impl Linear {
         Ok(all)
     }
 
-    /// Quantises some of this rank's rows, in the kernel that makes them if one does both.
+    /// Quantises some of this rank's rows, in the kernel that makes them if one does both. True if `kept` has the codes, too.
     pub(super) fn cast_rows(
         &self,
         (cast, is_gathered): (&Cast, bool),
         rows: usize,
         source: &dyn Source,
-        to: &mut Coded,
-    ) -> Result<(), Error> {
-        if !to.is_empty() && source.put_codes(cast, to)? {
-            return Ok(());
+        (to, kept): (&mut Coded, Option<&mut Tensor<e4m3>>),
+    ) -> Result<bool, Error> {
+        let keeps = kept.is_some();
+        if !to.is_empty() && source.put_codes(cast, to, kept)? {
+            return Ok(keeps);
         }
         let (x, shared) = (self.whole(rows, source)?, self.userbuffers.fp8()?);
-        cast.launch(self.rank(), shared, &x, (to, None), is_gathered)
+        cast.launch(self.rank(), shared, &x, (to, None), is_gathered)?;
+        Ok(false)
     }
 
-    /// The rows as a tensor.
+    /// The rows of the input as a tensor.
     pub(super) fn whole(&self, rows: usize, source: &dyn Source) -> Result<Lent<bf16>, Error> {
-        if let Some(tensor) = source.tensor() {
-            return Ok(tensor.clone().into());
-        }
-        let mut made = self.lend_input(rows)?;
-        source.put(Place::Tensor(&mut made))?;
-        Ok(made)
+        whole(source, || self.lend_input(rows))
     }
+
+    /// The rows of the output's gradient as a tensor.
+    pub(super) fn whole_gradient(&self, rows: usize, dy: &dyn Source) -> Result<Lent<bf16>, Error> {
+        whole(dy, || self.lend_output(rows))
+    }
+}
+
+/// Rows as a tensor: the one that has them, or one that is lent.
+fn whole(
+    source: &dyn Source,
+    lend: impl FnOnce() -> Result<Lent<bf16>, Error>,
+) -> Result<Lent<bf16>, Error> {
+    if let Some(tensor) = source.tensor() {
+        return Ok(tensor.clone().into());
+    }
+    let mut made = lend()?;
+    source.put(Place::Tensor(&mut made))?;
+    Ok(made)
 }

@@ -1,5 +1,6 @@
 //! Schedules that layers need beside those of [`counterflow::schedules`]: products with a bias, and
-//! a weight's gradient beside the sum of an input's gradient, and sums of gradients in f32.
+//! a weight's gradient beside the sum of an input's gradient, and sums of gradients and gathers of a few
+//! numbers in f32.
 
 mod biased;
 mod bulk;
@@ -11,4 +12,4 @@ pub use biased::{
     ag_gemm_ring_bias, gemm_bias, gemm_rs_bias, reduce_scatter_bias,
 };
 pub use bulk::{GemmRsBesideGatherOp, WgradRsOp, gemm_rs_beside_gather, wgrad_rs};
-pub use sums::{SumGradientsOp, sum_gradients};
+pub use sums::{GatherRowsOp, SumGradientsOp, gather_rows, sum_gradients};

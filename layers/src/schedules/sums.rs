@@ -1,4 +1,4 @@
-//! Sums of gradients over ranks.
+//! Sums of gradients, and rows of amaxes, over ranks.
 
 use counterflow::prelude::*;
 
@@ -32,6 +32,32 @@ pub fn sum_gradients(g: Local<f32>, y: Reduced<f32>) {
         for owner in ranks().after_me() {
             for t in tiles.of(owner) {
                 done[t].wait();
+            }
+        }
+    }
+}
+
+/// y = all_gather(x) of x that is not in the heap: of it a rank reads only its own rows.
+///
+/// Use it for a few numbers of each rank that kernels write in memory of the rank's own, such as amaxes.
+#[schedule]
+pub fn gather_rows(x: Local<f32>, y: Gathered<f32>) {
+    let tiles = y.tiles(tune((128, 128), (128, 64)));
+    let arrived = counters(tiles);
+
+    #[comm(ctas = tune(16, 32))]
+    {
+        for t in tiles.of(me()) {
+            let own = x[t];
+            y[t] = own;
+            for peer in ranks().after_me() {
+                y.on(peer)[t] = own;
+                arrived.on(peer)[t].add(1);
+            }
+        }
+        for owner in ranks().after_me() {
+            for t in tiles.of(owner) {
+                arrived[t].wait();
             }
         }
     }

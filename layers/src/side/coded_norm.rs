@@ -110,6 +110,24 @@ impl CodedNormKernels {
         history: &mut DeviceHistory,
         statistics: &'a mut Tensor<f32>,
     ) -> Result<(), Error> {
+        let to = (codes, None, scale);
+        self.delayed_twice(shape, x, affine, to, history, statistics)
+    }
+
+    /// The same codes to a second memory, too.
+    pub(crate) fn delayed_twice<'a>(
+        &self,
+        shape: [usize; 2],
+        x: impl Into<Argument<'a>>,
+        affine: (&'a Tensor<bf16>, Option<&'a Tensor<bf16>>),
+        (codes, kept, scale): (
+            impl Into<Argument<'a>>,
+            Option<&'a mut Tensor<e4m3>>,
+            &'a mut Tensor<f32>,
+        ),
+        history: &mut DeviceHistory,
+        statistics: &'a mut Tensor<f32>,
+    ) -> Result<(), Error> {
         let [rows, columns] = self.fits(shape, Scaling::Delayed)?;
         let (x, codes): (Argument<'_>, Argument<'_>) = (x.into(), codes.into());
         let [by, stored, mut amax] = [history.multiplier(), history.stored(), history.amax()];
@@ -127,12 +145,20 @@ impl CodedNormKernels {
         let call = call.written::<f32>("scale", 1, scale);
         let call = call.written::<f32>("amax", 1, &mut amax);
         let call = call.written::<f32>("statistics", 2 * rows, statistics);
+        let is_kept = kept.is_some();
+        let call = match kept {
+            Some(kept) => call.written::<e4m3>("kept codes", rows * columns, kept),
+            None => call.absent(),
+        };
         let to = 2 + usize::from(beta.is_some());
         let twin = |running: &Running<'_>| {
             let (y, found) = self.rows(running, shape, beta.is_some())?;
             let one = |part| Ok::<f32, Error>(running.read::<f32>(part, 1)?[0]);
             let y = Matrix::new(&y, shape, Dtype::Bf16);
             let codes = twin::cast(&y, self.recipe.rule.to, one(to)?);
+            if is_kept {
+                write_codes(running, to + 6, codes.clone())?;
+            }
             write_codes(running, to + 2, codes)?;
             running.write(to + 3, &[one(to + 1)?])?;
             let amax = twin::amax(&y, &self.recipe.rule);

@@ -4,7 +4,7 @@
 use super::launch::Kernels;
 use super::norm::eights;
 use super::twin::{self, Activation, Mask};
-use counterflow::op::Running;
+use counterflow::op::{Argument, Running};
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Tensor};
 use std::sync::Arc;
@@ -60,12 +60,12 @@ impl ElementKernels {
     ///
     /// # Errors
     /// [`Error::Usage`] for columns that are no multiple of 8, and what [`Step::launch`](counterflow::op::Step::launch) refuses.
-    pub fn activation(
-        &self,
+    pub fn activation<'a>(
+        &'a self,
         activation: Activation,
         [rows, columns]: [usize; 2],
-        x: &Tensor<bf16>,
-        y: &mut Tensor<bf16>,
+        x: &'a Tensor<bf16>,
+        y: impl Into<Argument<'a>>,
     ) -> Result<(), Error> {
         eights(columns)?;
         let (outputs, inputs) = (rows * columns, activation.inputs(rows * columns));
@@ -95,12 +95,12 @@ impl ElementKernels {
     ///
     /// # Errors
     /// As [`ElementKernels::activation`].
-    pub fn activation_backward(
-        &self,
+    pub fn activation_backward<'a>(
+        &'a self,
         activation: Activation,
         [rows, columns]: [usize; 2],
-        [x, dy]: [&Tensor<bf16>; 2],
-        dx: &mut Tensor<bf16>,
+        [x, dy]: [&'a Tensor<bf16>; 2],
+        dx: impl Into<Argument<'a>>,
     ) -> Result<(), Error> {
         eights(columns)?;
         let (outputs, inputs) = (rows * columns, activation.inputs(rows * columns));

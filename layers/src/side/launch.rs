@@ -14,13 +14,18 @@ use std::sync::Arc;
 pub(super) const THREADS: usize = 256;
 
 /// Texts that kernels include.
-pub const HEADERS: [(&str, &str); 13] = [
+pub const HEADERS: [(&str, &str); 15] = [
     ("numbers.cuh", include_str!("kernels/numbers.cuh")),
     ("philox.cuh", include_str!("kernels/philox.cuh")),
     ("normed.cuh", include_str!("kernels/normed.cuh")),
     ("norm.cuh", include_str!("kernels/norm.cuh")),
     ("coded_norm.cuh", include_str!("kernels/coded_norm.cuh")),
+    ("activations.cuh", include_str!("kernels/activations.cuh")),
     ("elements.cuh", include_str!("kernels/elements.cuh")),
+    (
+        "coded_elements.cuh",
+        include_str!("kernels/coded_elements.cuh"),
+    ),
     ("rope.cuh", include_str!("kernels/rope.cuh")),
     ("attention.cuh", include_str!("kernels/attention.cuh")),
     ("codes.cuh", include_str!("kernels/codes.cuh")),
@@ -47,6 +52,16 @@ impl Kernels {
         text: &str,
         names: &[&'static str],
     ) -> Result<Kernels, Error> {
+        let names: Vec<_> = names.iter().map(|name| (*name, 0)).collect();
+        Kernels::load_sharing(rank, text, &names)
+    }
+
+    /// As `load`, each kernel with so many bytes of shared memory whose size its text does not give.
+    pub fn load_sharing(
+        rank: &Arc<Communicator>,
+        text: &str,
+        names: &[(&'static str, u32)],
+    ) -> Result<Kernels, Error> {
         let module = rank.load(|| {
             let source = Source::new("side", text).with(&HEADERS);
             Compiler::find()?.compile(&source, Target::Sm90a)
@@ -54,7 +69,7 @@ impl Kernels {
         let functions = module.map(|module| {
             let each = names
                 .iter()
-                .map(|name| Ok((*name, module.function(name, 0)?)));
+                .map(|(name, shared)| Ok((*name, module.function(name, *shared)?)));
             Ok::<_, Error>(Arc::new(each.collect::<Result<_, Error>>()?))
         });
         Ok(Kernels {

@@ -2,11 +2,14 @@
 #![allow(unsafe_code)]
 
 use super::launch::{Kernels, THREADS};
-use super::twin::{Norm, Normalization, SLAB, Statistics};
+use super::twin::{Norm, Normalization, SLABS, Statistics};
 use counterflow::op::{Argument, Running};
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Tensor};
 use std::sync::Arc;
+
+/// Bytes of shared memory of a CTA of `norm_backward`: 2 rows of x and of dy, of 8192 columns each.
+const SHARED: u32 = 1 << 16;
 
 /// Lines that `normed.cuh` reads.
 pub(super) fn norm_lines(norm: &Norm) -> String {
@@ -25,7 +28,7 @@ pub(super) fn norm_lines(norm: &Norm) -> String {
 /// The kernels of a norm: CUDA.
 pub fn norm_text(norm: &Norm) -> String {
     let lines = norm_lines(norm);
-    format!("{lines}#define SLAB {SLAB}u\n#include \"norm.cuh\"\n")
+    format!("{lines}#define SHARED {SHARED}u\n#include \"norm.cuh\"\n")
 }
 
 /// A norm on a rank.
@@ -66,8 +69,12 @@ impl NormKernels {
     /// # Errors
     /// [`Error::Toolkit`] without a compiler; what the driver refuses.
     pub fn load(rank: &Arc<Communicator>, norm: Norm) -> Result<NormKernels, Error> {
-        let names = ["norm_forward", "norm_backward", "norm_slabs", "norm_add"];
-        let kernels = Kernels::load(rank, &norm_text(&norm), &names)?;
+        let names = [
+            ("norm_forward", 0),
+            ("norm_backward", SHARED),
+            ("norm_add", 0),
+        ];
+        let kernels = Kernels::load_sharing(rank, &norm_text(&norm), &names)?;
         Ok(NormKernels { norm, kernels })
     }
 
@@ -117,7 +124,8 @@ impl NormKernels {
         unsafe { call.number(columns).launch(rows * THREADS, twin).map(drop) }
     }
 
-    /// The gradient of x, of that of y, plus what `residual` has, if it is there.
+    /// The gradient of x, of that of y, plus what `residual` has, if it is there. Adds the gradients of γ and β over the rows. Without rows
+    /// nothing changes.
     ///
     /// # Errors
     /// As [`NormKernels::forward`].
@@ -128,9 +136,15 @@ impl NormKernels {
         (gamma, of): (&'a Tensor<bf16>, &'a Tensor<f32>),
         residual: Option<&'a Tensor<bf16>>,
         dx: &'a mut Tensor<bf16>,
+        (of_gamma, of_beta): (&'a mut Tensor<f32>, Option<&'a mut Tensor<f32>>),
     ) -> Result<(), Error> {
         eights(columns)?;
+        if rows == 0 {
+            return Ok(());
+        }
         let norm = self.norm;
+        let count = rows.min(SLABS);
+        let mut slabs = self.kernels.lend([2 * count, columns])?;
         let call = self.kernels.call("norm_backward");
         let call = call.read::<bf16>("x", rows * columns, x);
         let call = call.read::<bf16>("dy", rows * columns, dy);
@@ -142,6 +156,7 @@ impl NormKernels {
         };
         let has_more = residual.is_some();
         let call = call.written::<bf16>("dx", rows * columns, dx);
+        let call = call.written::<f32>("slabs", 2 * count * columns, &mut *slabs);
         let twin = |running: &Running<'_>| {
             let x: Vec<bf16> = running.read(0, rows * columns)?;
             let dy: Vec<bf16> = running.read(1, rows * columns)?;
@@ -150,61 +165,21 @@ impl NormKernels {
             let more = has_more.then(|| running.read::<bf16>(4, rows * columns));
             let more = more.transpose()?;
             let mut dx = vec![bf16::ZERO; x.len()];
-            for (row, of) in of.into_iter().enumerate() {
+            for (row, of) in of.iter().enumerate() {
                 let row = row * columns..(row + 1) * columns;
                 let more = more.as_ref().map(|more| &more[row.clone()]);
                 let (x, dy) = (&x[row.clone()], &dy[row.clone()]);
-                norm.backward(x, dy, (&gamma, of), more, &mut dx[row]);
+                norm.backward(x, dy, (&gamma, *of), more, &mut dx[row]);
             }
-            running.write(4 + usize::from(has_more), &dx)
+            let to = 4 + usize::from(has_more);
+            running.write(to, &dx)?;
+            running.write(to + 1, &Norm::slabs(&x, &dy, &of, columns))
         };
-        // SAFETY: as in `forward`.
-        unsafe { call.number(columns).launch(rows * THREADS, twin).map(drop) }
-    }
-
-    /// Adds the gradients of γ and β over the rows.
-    ///
-    /// # Errors
-    /// As [`NormKernels::forward`].
-    pub fn gradients<'a>(
-        &'a self,
-        [rows, columns]: [usize; 2],
-        [x, dy]: [&'a Tensor<bf16>; 2],
-        of: &'a Tensor<f32>,
-        of_gamma: &'a mut Tensor<f32>,
-        of_beta: Option<&'a mut Tensor<f32>>,
-    ) -> Result<(), Error> {
-        eights(columns)?;
-        if rows == 0 {
-            return Ok(());
-        }
-        let count = rows.div_ceil(SLAB);
-        let mut slabs = self.kernels.lend([2 * count, columns])?;
-        let call = self.kernels.call("norm_slabs");
-        let call = call.read::<bf16>("x", rows * columns, x);
-        let call = call.read::<bf16>("dy", rows * columns, dy);
-        let call = call.read::<f32>("statistics", 2 * rows, of);
-        let call = call.written::<f32>("slabs", slabs.len(), &mut *slabs);
-        let twin = |running: &Running<'_>| {
-            let x: Vec<bf16> = running.read(0, rows * columns)?;
-            let dy: Vec<bf16> = running.read(1, rows * columns)?;
-            let of = statistics(&running.read(2, 2 * rows)?);
-            let mut all = vec![0f32; 2 * count * columns];
-            for (slab, to) in all.chunks_exact_mut(2 * columns).enumerate() {
-                let rows = slab * SLAB..rows.min((slab + 1) * SLAB);
-                let part = rows.start * columns..rows.end * columns;
-                let (gammas, betas) = to.split_at_mut(columns);
-                let to = (gammas, Some(betas));
-                Norm::gradients(&x[part.clone()], &dy[part], &of[rows], to);
-            }
-            running.write(3, &all)
-        };
-        let across = (columns / 8).div_ceil(THREADS);
         let has_beta = of_beta.is_some();
         let call = call.number(rows).number(columns);
         let call = call.number(usize::from(has_beta));
-        // SAFETY: a thread for each eight of columns of each slab, whose sums fit into its part.
-        unsafe { call.launch(count * across * THREADS, twin)? };
+        // SAFETY: a CTA for each slab, which stays inside of it and of its rows; the parameters are the kernel's.
+        unsafe { call.launch(count * THREADS, twin)? };
 
         let call = self.kernels.call("norm_add");
         let call = call.read::<f32>("slabs", 2 * count * columns, &*slabs);
@@ -217,17 +192,15 @@ impl NormKernels {
             let slabs: Vec<f32> = running.read(0, 2 * count * columns)?;
             for part in 1..2 + usize::from(has_beta) {
                 let mut gradient: Vec<f32> = running.read(part, columns)?;
-                for slab in slabs.chunks_exact(2 * columns) {
-                    let own = &slab[(part - 1) * columns..part * columns];
-                    gradient.iter_mut().zip(own).for_each(|(to, of)| *to += of);
-                }
+                Norm::add(&slabs, part - 1, &mut gradient);
                 running.write(part, &gradient)?;
             }
             Ok(())
         };
+        let ctas = (1 + usize::from(has_beta)) * columns.div_ceil(32);
         let call = call.number(count).number(columns);
-        // SAFETY: a thread for each column.
-        unsafe { call.launch(columns, twin).map(drop) }
+        // SAFETY: a CTA for each 32 columns of each gradient.
+        unsafe { call.launch(ctas * THREADS, twin).map(drop) }
     }
 }
 

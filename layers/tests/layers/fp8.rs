@@ -1,5 +1,6 @@
 //! FP8: outputs and gradients are those of the codes that the quantisers' twin makes on the host, in f64.
 
+mod activated;
 mod normed;
 mod scope;
 
@@ -7,7 +8,7 @@ use super::cases::{Case, FEATURES, of};
 use super::reference::{Matrix, Wanted};
 use super::{each, userbuffers_of};
 use counterflow::prelude::bf16;
-use counterflow::quantise::{self, Delayed, Granularity, History, twin};
+use counterflow::quantise::{self, Delayed, Granularity, History, Pick, twin};
 use counterflow::rule::{Fp8, Rule, Scale};
 use counterflow::{Communicator, Dtype, Error, Tensor};
 use counterflow_layers::overlap::Parallel;

@@ -123,3 +123,48 @@ fn a_row_of_one_number_is_finite_and_nan_stays() {
         assert!(y.iter().all(|y| y.is_nan()));
     }
 }
+
+/// Sums over rows: none, some, as many as there are slabs, one more, and many.
+#[test]
+fn gradients_of_weights_are_sums_over_rows() {
+    const COLUMNS: usize = 24;
+    for kind in KINDS {
+        let norm = Norm::new(kind);
+        for rows in [0, 1, 7, 264, 265, 1500] {
+            let [x, dy] =
+                [(1, 3.0), (2, 1.0)].map(|(seed, most)| Matrix::random(rows, COLUMNS, most, seed));
+            let [all_x, all_dy] = [&x, &dy].map(|of| of.part(0..rows, 0..COLUMNS));
+            let mut y = [bf16::NAN; COLUMNS];
+            let statistics = all_x.chunks_exact(COLUMNS);
+            let ones = [bf16::ONE; COLUMNS];
+            let statistics: Vec<_> = statistics
+                .map(|x| norm.forward(x, (&ones, None), &mut y))
+                .collect();
+            let (mut of_gamma, mut of_beta) = ([0.5f32; COLUMNS], [-0.25f32; COLUMNS]);
+            let to = (&mut of_gamma[..], Some(&mut of_beta[..]));
+            Norm::gradients(&all_x, &all_dy, &statistics, to);
+            let (mut gammas, mut betas) = ([0.5; COLUMNS], [-0.25; COLUMNS]);
+            // Magnitudes of the terms, of which f32 is off by a part.
+            let (mut terms, mut plain) = ([0.5; COLUMNS], [0.25; COLUMNS]);
+            for row in 0..rows {
+                let row = row * COLUMNS..(row + 1) * COLUMNS;
+                let (x, dy) = (&x.values[row.clone()], &dy.values[row]);
+                let (normed, _) = exactly(&norm, x, &[1.0; COLUMNS], &[0.0; COLUMNS]);
+                for column in 0..COLUMNS {
+                    gammas[column] += dy[column] * normed[column];
+                    betas[column] += dy[column];
+                    terms[column] += (dy[column] * normed[column]).abs();
+                    plain[column] += dy[column].abs();
+                }
+            }
+            // A term comes through its statistics, 6 sums within a slab, 33 slabs, 3 pairs and the gradient.
+            let off = 64.0 * OF_F32;
+            for at in 0..COLUMNS {
+                let name = format!("{kind:?}, {rows} rows: column {at} of");
+                let (gamma, beta) = (of_gamma[at].into(), of_beta[at].into());
+                near(&format!("{name} γ"), gamma, gammas[at], off * terms[at]);
+                near(&format!("{name} β"), beta, betas[at], off * plain[at]);
+            }
+        }
+    }
+}

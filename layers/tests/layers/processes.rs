@@ -4,6 +4,7 @@
 use super::{alone, gpus};
 use counterflow::rendezvous::Job;
 use counterflow::{Communicator, Error};
+use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 
@@ -42,6 +43,10 @@ fn the_matrix_has_the_same_numbers_with_a_process_for_each_rank() {
     const WORLD: u32 = 2;
     let _alone = gpus().map(|_| alone());
     let run = format!("layers' matrix of {}", std::process::id());
+    // One that is free now, of those that the system gives.
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let port = listener.local_addr().expect("its address").port();
+    drop(listener);
     let start = |rank: u32| {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.args(["--test-threads=1", "peers::", "products::"]);
@@ -51,7 +56,7 @@ fn the_matrix_has_the_same_numbers_with_a_process_for_each_rank() {
             command.env(name, number.to_string());
         }
         command.env("MASTER_ADDR", "127.0.0.1");
-        command.env("MASTER_PORT", "29511");
+        command.env("MASTER_PORT", port.to_string());
         command.env("TORCHELASTIC_RUN_ID", &run);
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().expect("started")

@@ -93,7 +93,7 @@ fn kernels_and_twin_have_the_same_numbers() {
             18,
         ),
         (
-            include_str!("../../src/side/kernels/elements.cuh"),
+            include_str!("../../src/side/kernels/activations.cuh"),
             ["Num twice_u(Num x) {", "silu_slope"],
             include_str!("../../src/side/twin/elements.rs"),
             ["fn twice_u(x: f32)", "impl Activation"],
@@ -375,8 +375,15 @@ fn all(rank: &Arc<Communicator>) -> Result<Vec<(String, Vec<u32>)>, Error> {
     };
     for kind in [Normalization::LayerNorm, Normalization::RmsNorm] {
         let norm = NormKernels::load(rank, Norm::new(kind))?;
-        // One row; some; longer ones than registers hold, more than a slab's.
-        for shape in [[1, 8], [37, 72], [70, 9000]] {
+        // One row; some; more than there are slabs, with 8, 4 and 2 of a slab's on their way; longer ones than registers hold.
+        for shape in [
+            [1, 8],
+            [37, 72],
+            [2400, 72],
+            [1330, 2056],
+            [800, 4104],
+            [530, 8200],
+        ] {
             let (x, dy, gamma) = (
                 tensor(rank, shape, 1)?,
                 tensor(rank, shape, 2)?,
@@ -386,11 +393,11 @@ fn all(rank: &Arc<Communicator>) -> Result<Vec<(String, Vec<u32>)>, Error> {
             let (mut y, mut dx) = (rank.zeros(shape)?, rank.zeros(shape)?);
             let mut statistics = rank.zeros([shape[0], 2])?;
             norm.forward(shape, &x, (&gamma, beta), &mut y, &mut statistics)?;
-            norm.backward(shape, [&x, &dy], (&gamma, &statistics), Some(&y), &mut dx)?;
             let (mut of_gamma, mut of_beta) =
                 (rank.zeros([1, shape[1]])?, rank.zeros([1, shape[1]])?);
             let to = beta.is_some().then_some(&mut of_beta);
-            norm.gradients(shape, [&x, &dy], &statistics, &mut of_gamma, to)?;
+            let (of, to) = ((&gamma, &statistics), (&mut of_gamma, to));
+            norm.backward(shape, [&x, &dy], of, Some(&y), &mut dx, to)?;
             for (name, tensor) in [("y", &y), ("dx", &dx)] {
                 of_bf16(&format!("{kind:?} {shape:?}: {name}"), tensor)?;
             }

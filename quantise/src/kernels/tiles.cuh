@@ -121,11 +121,11 @@ extern "C" __global__ void __launch_bounds__(256) amaxes_of_lines(const void* x,
 }
 #endif
 
-// `state`: of a whole tensor its amax, multiplier and, with EACH_ROW, stored scale; of delayed scaling the multiplier, the
-// stored scale, and the amax of this step; of rows the amaxes of rows and columns.
+// `state`: of a whole tensor its amax, multiplier and, with EACH_ROW, stored scale; of delayed scaling the multiplier and the
+// stored scale; of rows the amaxes of rows and columns. `of_step`: of delayed scaling the amax of this step.
 extern "C" __global__ void __launch_bounds__(256, 2)
-cast_tiles(const void* x, u8* codes, u8* turned, float* scales, float* turned_scales, float* state, const u32* skip,
-           u32 rows, u32 columns, u32 pitch, const Plane plane, const Plane turned_plane) {
+cast_tiles(const void* x, u8* codes, u8* turned, float* scales, float* turned_scales, float* state, float* of_step,
+           const u32* skip, u32 rows, u32 columns, u32 pitch, const Plane plane, const Plane turned_plane) {
     if (is_skipped(skip)) return;
     const Tile tile(columns);
     Eight x8[8];
@@ -201,7 +201,7 @@ cast_tiles(const void* x, u8* codes, u8* turned, float* scales, float* turned_sc
 #if PIECES == DELAYED
     const float multiplier = state[0];
     if (threadIdx.x == 0) {
-        atomicMax(reinterpret_cast<u32*>(state + 2), __float_as_uint(amax));
+        atomicMax(reinterpret_cast<u32*>(of_step), __float_as_uint(amax));
         if (blockIdx.x == 0 && !EACH_ROW) *scales = state[1];
     }
 #elif PIECES == SQUARE

@@ -88,24 +88,34 @@ extern "C" __global__ void __launch_bounds__(256) clear(float* amaxes, const u32
     if (at < count) amaxes[at] = 0.f;
 }
 
-// The end of a step of delayed scaling. `state`: multiplier, stored scale, then `length` amaxes, the current one first and
-// the one before it last.
-extern "C" __global__ void __launch_bounds__(256) next_step(float* state, u32 length, u32 most_recent, u32 skips_zero, float target) {
-    float* amaxes = state + 2;
-    const float latest = amaxes[0];
-    if (latest == 0.f && skips_zero) return;
-    float amax = 0.f;
-    for (u32 i = threadIdx.x; i < length; i += 256) amax = fmaxf(amax, amaxes[i]);
+// The end of a step of delayed scaling, a CTA for each history. `scales` has the multiplier and the stored scale of each, `amaxes` that of the
+// current step, `pasts` the `past` ones before it, the latest last. With `of_ranks` the current one is the largest of all ranks', each of
+// which has a row of `pitch` numbers; NaN is not seen there.
+extern "C" __global__ void __launch_bounds__(256)
+    next_step(float* scales, float* amaxes, float* pasts, const float* targets, const float* of_ranks, u32 ranks, u32 pitch, u32 past,
+              u32 most_recent, u32 skips_zero) {
+    const u32 own = blockIdx.x;
+    float latest = of_ranks == nullptr ? amaxes[own] : 0.f;
+    for (u32 rank = 0; rank < ranks; ++rank) {
+        const float amax = of_ranks[u64(rank) * pitch + own];
+        latest = amax > latest ? amax : latest;
+    }
+    float* before = pasts + u64(own) * past;
+    float amax = fmaxf(0.f, latest);
+    for (u32 i = threadIdx.x; i < past; i += 256) amax = fmaxf(amax, before[i]);
+    // All threads have read the current one behind this.
     amax = largest_of_cta(amax);
-    for (u32 first = 0; first < length; first += 256) {
+    if (threadIdx.x == 0) amaxes[own] = 0.f;
+    if (latest == 0.f && skips_zero) return;
+    for (u32 first = 0; first < past; first += 256) {
         const u32 at = first + threadIdx.x;
-        const float next = at + 1 < length ? amaxes[at + 1] : latest;
+        const float next = at + 1 < past ? before[at + 1] : latest;
         __syncthreads();
-        if (at < length) amaxes[at] = at == 0 ? 0.f : next;
+        if (at < past) before[at] = next;
     }
     if (most_recent) amax = latest;
     if (threadIdx.x != 0 || !(amax > 0.f && amax <= LARGEST_F32)) return;
-    const float multiplier = fminf(__fdiv_rn(target, amax), LARGEST_F32);
-    state[0] = multiplier;
-    state[1] = __frcp_rn(multiplier);
+    const float multiplier = fminf(__fdiv_rn(targets[own], amax), LARGEST_F32);
+    scales[2 * own] = multiplier;
+    scales[2 * own + 1] = __frcp_rn(multiplier);
 }

@@ -4,10 +4,32 @@ use super::Communicator;
 use crate::cuda::Module;
 use crate::error::Error;
 use crate::jit::{self, Compiled};
-use crate::metrics::OpCounts;
+use crate::metrics::{Enqueued, OpCounts};
 use std::sync::Arc;
 
 impl Communicator {
+    /// Work that this rank has enqueued so far. A step whose numbers grow from one version to the next takes more of the host's time.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, metrics::Enqueued};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let (x, y) = (rank.zeros::<f32>([4, 8])?, rank.zeros::<f32>([4, 8])?);
+    /// let before: Enqueued = rank.enqueued();
+    /// x.copy_from(&y)?;
+    /// assert_eq!((rank.enqueued().copies, rank.enqueued().steps), (before.copies + 1, before.steps));
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn enqueued(&self) -> Enqueued {
+        let [kernels, steps, copies, fills] = self.own().enqueued();
+        Enqueued {
+            kernels,
+            steps,
+            copies,
+            fills,
+        }
+    }
+
     /// Numbers of builds and launches on this rank so far, by schedule and variant. It waits for nobody.
     ///
     /// ```

@@ -14,6 +14,7 @@ use crate::driver::{Current, Stream, range};
 use crate::error::Error;
 use crate::launch::{How, Ready, Tensors, follower};
 use crate::metrics::{Clock, InGraph};
+use crate::own::Work;
 use crate::pending::Pending;
 use crate::recording::Keeps;
 use counterflow_codegen::plan::Plan;
@@ -370,6 +371,7 @@ impl Inner {
                     .map(|times| times as Arc<dyn Any + Send + Sync>);
                 recording.add((entry, ctas), events);
                 stage.counted.recorded();
+                rank.own().counts(Work::Kernel);
                 recording.counts(InGraph {
                     counted: stage.counted.clone(),
                     rows: m,
@@ -396,7 +398,10 @@ impl Inner {
                 attempt.enters();
                 let mut begins = Some(begins);
                 let mut launches = launches.into_iter();
-                launches.try_for_each(|launch| launch.enqueue(begins.take()))
+                launches.try_for_each(|launch| {
+                    rank.own().counts(Work::Kernel);
+                    launch.enqueue(begins.take())
+                })
             });
         }
         let early = outside.is_none() && ours;
@@ -418,6 +423,7 @@ impl Inner {
         drop(opened);
         for stage in &bucket.stages {
             stage.counted.launched(m, moves(stage));
+            rank.own().counts(Work::Kernel);
         }
         debug!(
             rank = rank.rank(),

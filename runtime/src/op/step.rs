@@ -8,6 +8,7 @@ use crate::communicator::Communicator;
 use crate::driver::{self, Address, Element, Stream};
 use crate::error::Error;
 use crate::group::{Allocation, Entry};
+use crate::own::Work;
 use crate::pending::Pending;
 use crate::recording::Keeps;
 use counterflow_codegen::dtype::Dtype;
@@ -296,6 +297,7 @@ impl<'a> Step<'a> {
                 drop(own.enter()?);
             }
         }
+        rank.own().counts(Work::Step);
         let running = |stream| Running {
             stream,
             parts: (ranges.iter())

@@ -11,23 +11,26 @@ __device__ __forceinline__ float amax_of(const Eight& y8) {
     return amax;
 }
 
-__device__ __forceinline__ void store(u8* codes, u64 eight, const Eight& y8, float multiplier) {
+__device__ __forceinline__ uint2 coded(const Eight& y8, float multiplier) {
     u32 pairs[4];
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) pairs[i] = codes_of(__fmul_rn(y8[2 * i].v, multiplier), __fmul_rn(y8[2 * i + 1].v, multiplier));
-    reinterpret_cast<uint2*>(codes)[eight] = make_uint2(pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16);
+    return make_uint2(pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16);
 }
 
-// By one scale that is known. `amax` becomes the largest of what it was and of the elements.
+// By one scale that is known. `amax` becomes the largest of what it was and of the elements. `kept` gets the codes, too, if it is there.
 extern "C" __global__ void __launch_bounds__(THREADS)
     norm_delayed(const void* x, const void* gamma, const void* beta, const float* multiplier, const float* stored, u8* codes, float* scale,
-                 float* amax, float* statistics, u32 columns) {
+                 float* amax, float* statistics, u8* kept, u32 columns) {
     const u64 first = u64(blockIdx.x) * (columns / 8);
     const float by = *multiplier;
     float own = 0.f;
     normalise(x, gamma, beta, statistics, columns, [&](u32 at, const Eight& y8, bool is_there) {
         own = larger(own, amax_of(y8));
-        if (is_there) store(codes, first + at, y8, by);
+        if (!is_there) return;
+        const uint2 eight = coded(y8, by);
+        reinterpret_cast<uint2*>(codes)[first + at] = eight;
+        if (kept != nullptr) reinterpret_cast<uint2*>(kept)[first + at] = eight;
     });
     own = largest_of_cta(Num(own)).v;
     if (threadIdx.x != 0) return;
@@ -48,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (u32 apart = 8; apart > 0; apart /= 2) amax = larger(amax, __shfl_xor_sync(0xffffffffu, amax, apart));
         const Scale scale = scale_of(amax, MOST);
         if (!is_there) return;
-        store(codes, first + at, y8, scale.multiplier);
+        reinterpret_cast<uint2*>(codes)[first + at] = coded(y8, scale.multiplier);
         if (at % 16 == 0) scales[u64(at / 16) * line + blockIdx.x] = scale.stored;
     });
     if (blockIdx.x + 1 != rows) return;

@@ -1,19 +1,7 @@
 // What is computed element by element: activations and their gradients, sums, dropout. 8 elements for each thread.
 
 #include "philox.cuh"
-
-// x · σ(2u), u = √(2/π) · (x + 0.044715 · x³): GELU with a tanh, which is 2σ(2u) - 1.
-__device__ __forceinline__ Num twice_u(Num x) { return x * fma_of(0.0713548163f, x * x, 1.59576912f); }
-
-__device__ __forceinline__ Num gelu(Num x) { return x * logistic(twice_u(x)); }
-
-__device__ __forceinline__ Num gelu_slope(Num x) {
-    const Num s = logistic(twice_u(x));
-    return fma_of(x * s, (Num(1.f) - s) * fma_of(0.214064449f, x * x, 1.59576912f), s);
-}
-
-// Of x, where `by` is x · σ(x) and s is σ(x).
-__device__ __forceinline__ Num silu_slope(Num by, Num s) { return fma_of(by, Num(1.f) - s, s); }
+#include "activations.cuh"
 
 #define EACH(eights)                                   \
     const u32 at = blockIdx.x * THREADS + threadIdx.x; \

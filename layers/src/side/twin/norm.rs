@@ -1,6 +1,6 @@
 //! Normalisation of rows.
 
-use super::numbers::{narrow, sum};
+use super::numbers::{THREADS, narrow, pairs, sum};
 use counterflow::prelude::bf16;
 
 /// Normalisation of rows.
@@ -51,8 +51,8 @@ pub type Affine<'a> = (&'a [bf16], Option<&'a [bf16]>);
 /// Gradients of γ and β that are added to.
 pub type AffineGradients<'a> = (&'a mut [f32], Option<&'a mut [f32]>);
 
-/// Rows whose terms of a gradient are added up before they are added to it.
-pub(in crate::side) const SLAB: usize = 64;
+/// Sums of gradients over rows that a backward pass leaves: slab s has every 264th row from row s on. So many CTAs run at once on 132 SMs.
+pub(in crate::side) const SLABS: usize = 264;
 
 impl Norm {
     /// With ε = 1e-5, and γ as it is.
@@ -120,7 +120,8 @@ impl Norm {
         }
     }
 
-    /// Adds the gradients of γ and β over rows: those of 64 rows are added up first, in order.
+    /// Adds the gradients of γ and β over rows. Those of every 264th row are added up first, in order; then every eighth of these sums; then
+    /// the eight, in pairs.
     ///
     /// # Panics
     /// As [`Norm::forward`].
@@ -128,26 +129,47 @@ impl Norm {
         x: &[bf16],
         dy: &[bf16],
         of: &[Statistics],
-        (of_gamma, mut of_beta): AffineGradients<'_>,
+        (of_gamma, of_beta): AffineGradients<'_>,
     ) {
         let columns = of_gamma.len();
         assert!(x.len() == of.len() * columns && dy.len() == x.len());
         assert!(of_beta.as_ref().is_none_or(|beta| beta.len() == columns));
-        for first in (0..of.len()).step_by(SLAB) {
-            let rows = first..of.len().min(first + SLAB);
-            for column in 0..columns {
-                let (mut gamma, mut beta) = (0f32, 0f32);
-                for row in rows.clone() {
-                    let at = row * columns + column;
-                    let normed = (x[at].to_f32() - of[row].mean) * of[row].rstd;
-                    gamma += dy[at].to_f32() * normed;
-                    beta += dy[at].to_f32();
-                }
-                of_gamma[column] += gamma;
-                if let Some(of_beta) = &mut of_beta {
-                    of_beta[column] += beta;
-                }
+        let slabs = Norm::slabs(x, dy, of, columns);
+        Norm::add(&slabs, 0, of_gamma);
+        if let Some(of_beta) = of_beta {
+            Norm::add(&slabs, 1, of_beta);
+        }
+    }
+
+    /// Sums of the gradients of γ, then those of β, of each slab.
+    pub(in crate::side) fn slabs(
+        x: &[bf16],
+        dy: &[bf16],
+        of: &[Statistics],
+        columns: usize,
+    ) -> Vec<f32> {
+        let mut slabs = vec![0f32; of.len().min(SLABS) * 2 * columns];
+        for (row, of) in of.iter().enumerate() {
+            let slab = row % SLABS * 2 * columns;
+            let (gammas, betas) = slabs[slab..slab + 2 * columns].split_at_mut(columns);
+            for (column, (gamma, beta)) in gammas.iter_mut().zip(betas).enumerate() {
+                let at = row * columns + column;
+                *gamma += dy[at].to_f32() * ((x[at].to_f32() - of.mean) * of.rstd);
+                *beta += dy[at].to_f32();
             }
+        }
+        slabs
+    }
+
+    /// Adds one part of each slab to a gradient: 0 is that of γ, 1 that of β.
+    pub(in crate::side) fn add(slabs: &[f32], part: usize, gradient: &mut [f32]) {
+        let columns = gradient.len();
+        for (column, to) in gradient.iter_mut().enumerate() {
+            let mut warps = [0f32; THREADS / 32];
+            for (at, slab) in slabs.chunks_exact(2 * columns).enumerate() {
+                warps[at % (THREADS / 32)] += slab[part * columns + column];
+            }
+            *to += pairs(&mut warps);
         }
     }
 }

@@ -1,0 +1,243 @@
+//! Work that a step of FP8 enqueues, pass by pass: each kernel and copy takes the host microseconds, so that their number is the host's time.
+
+use super::memory::flags;
+use super::{each, userbuffers_of};
+use counterflow::prelude::bf16;
+use counterflow::{Communicator, Error, Tensor};
+use counterflow_layers::{
+    Activation, DelayedScaling, Gradients, LayerNormLinear, LayerNormLinearConfig,
+    LayerNormLinearGradients, LayerNormLinearParameters, LayerNormMlp, LayerNormMlpConfig,
+    LayerNormMlpGradients, LayerNormMlpParameters, Linear, LinearConfig, Norm, Normalization,
+    Parameters, QuantizationMode, Recipe, Userbuffers,
+};
+use std::sync::Arc;
+
+const ROWS: usize = 32;
+const HIDDEN: usize = 64;
+const FFN: usize = 128;
+
+/// Kernels of ops, steps of side kernels and quantisers, and copies. Fills are those by which debug builds spoil what they lend.
+type Counts = [u64; 3];
+
+/// Counts of what passes enqueue, each by the pass' name.
+struct Counter<'a> {
+    rank: &'a Communicator,
+    found: Vec<(&'static str, Counts)>,
+}
+
+impl Counter<'_> {
+    fn pass<T>(
+        &mut self,
+        name: &'static str,
+        pass: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let counted = || {
+            let all = self.rank.enqueued();
+            [all.kernels, all.steps, all.copies]
+        };
+        let before = counted();
+        let done = pass()?;
+        let after = counted();
+        self.found
+            .push((name, [0, 1, 2].map(|of| after[of] - before[of])));
+        Ok(done)
+    }
+}
+
+fn gradient<'a>(weight: &'a mut Tensor<f32>) -> Gradients<'a> {
+    Gradients {
+        weight: Some(weight),
+        bias: None,
+    }
+}
+
+fn norm() -> Norm {
+    Norm::new(Normalization::RmsNorm)
+}
+
+fn parameters<'a>(
+    gamma: &'a Tensor<bf16>,
+    weight: &'a Tensor<bf16>,
+) -> LayerNormLinearParameters<'a> {
+    LayerNormLinearParameters {
+        layer_norm_weight: gamma,
+        layer_norm_bias: None,
+        linear: of_weight(weight),
+    }
+}
+
+fn of_weight(weight: &Tensor<bf16>) -> Parameters<'_> {
+    Parameters { weight, bias: None }
+}
+
+/// A norm and a column-parallel layer, then a row-parallel one: the products around attention.
+fn qkv_and_proj(
+    buffers: &Userbuffers,
+    recipe: Recipe,
+    (on, first): (bool, Option<bool>),
+    counter: &mut Counter<'_>,
+) -> Result<(), Error> {
+    let rank = buffers.rank();
+    let config = |linear: LinearConfig, name: &str| LinearConfig {
+        fp8: Some(recipe),
+        flags: flags(on).flags(),
+        ub_name: Some(name.into()),
+        ..linear
+    };
+    let qkv = LayerNormLinearConfig {
+        norm: norm(),
+        linear: config(LinearConfig::column(HIDDEN, FFN), "qkv"),
+    };
+    let qkv = LayerNormLinear::new(buffers, &qkv)?;
+    let proj = Linear::new(buffers, &config(LinearConfig::row(FFN, HIDDEN), "proj"))?;
+    let gamma = rank.zeros([1, HIDDEN])?;
+    let shapes = [qkv.linear().weight_shape(), proj.weight_shape()];
+    let [w1, w2] = [rank.zeros(shapes[0])?, rank.zeros(shapes[1])?];
+    let [mut dw1, mut dw2] = [rank.zeros(shapes[0])?, rank.zeros(shapes[1])?];
+    let mut of_gamma = rank.zeros([1, HIDDEN])?;
+    let x = rank.zeros(qkv.linear().input_shape(ROWS))?;
+    let mut between = rank.zeros(proj.input_shape(ROWS))?;
+    let mut y = rank.zeros(proj.output_shape(ROWS))?;
+    let mut dx = rank.zeros(x.shape())?;
+    for first in [Some(true), first] {
+        counter.found.clear();
+        let step = buffers.autocast(first)?;
+        let of_qkv = parameters(&gamma, &w1);
+        let qkv_saved = counter.pass("qkv forward", || {
+            qkv.forward(ROWS, &x, &of_qkv, &mut between)
+        })?;
+        let proj_saved = counter.pass("proj forward", || {
+            proj.forward(ROWS, &between, &of_weight(&w2), &mut y)
+        })?;
+        counter.pass("proj backward", || {
+            let to = gradient(&mut dw2);
+            proj.backward(proj_saved, &of_weight(&w2), &y, &mut between, to)
+        })?;
+        counter.pass("qkv backward", || {
+            let gradients = LayerNormLinearGradients {
+                layer_norm_weight: &mut of_gamma,
+                layer_norm_bias: None,
+                linear: gradient(&mut dw1),
+            };
+            qkv.backward(qkv_saved, &of_qkv, &between, &mut dx, gradients)
+        })?;
+        counter.pass("end", || step.end())?;
+    }
+    Ok(())
+}
+
+fn mlp(
+    buffers: &Userbuffers,
+    recipe: Recipe,
+    (on, first): (bool, Option<bool>),
+    counter: &mut Counter<'_>,
+) -> Result<(), Error> {
+    let rank = buffers.rank();
+    let config = LayerNormMlpConfig {
+        activation: Activation::SwiGlu,
+        fp8: Some(recipe),
+        flags: flags(on).flags(),
+        ..LayerNormMlpConfig::new(HIDDEN, FFN, norm())
+    };
+    let mlp = LayerNormMlp::new(buffers, &config)?;
+    let gamma = rank.zeros([1, HIDDEN])?;
+    let shapes = mlp.linears().map(Linear::weight_shape);
+    let [w1, w2] = [rank.zeros(shapes[0])?, rank.zeros(shapes[1])?];
+    let [mut dw1, mut dw2] = [rank.zeros(shapes[0])?, rank.zeros(shapes[1])?];
+    let mut of_gamma = rank.zeros([1, HIDDEN])?;
+    let x = rank.zeros(mlp.shape(ROWS))?;
+    let (mut y, mut dx) = (rank.zeros(x.shape())?, rank.zeros(x.shape())?);
+    for first in [Some(true), first] {
+        counter.found.clear();
+        let step = buffers.autocast(first)?;
+        let of_mlp = LayerNormMlpParameters {
+            fc1: parameters(&gamma, &w1),
+            fc2: of_weight(&w2),
+        };
+        let saved = counter.pass("forward", || mlp.forward(ROWS, &x, &of_mlp, &mut y))?;
+        counter.pass("backward", || {
+            let gradients = LayerNormMlpGradients {
+                fc1: LayerNormLinearGradients {
+                    layer_norm_weight: &mut of_gamma,
+                    layer_norm_bias: None,
+                    linear: gradient(&mut dw1),
+                },
+                fc2: gradient(&mut dw2),
+            };
+            mlp.backward(saved, &of_mlp, &y, &mut dx, gradients)
+        })?;
+        counter.pass("end", || step.end())?;
+    }
+    Ok(())
+}
+
+type Layers = fn(&Userbuffers, Recipe, (bool, Option<bool>), &mut Counter<'_>) -> Result<(), Error>;
+
+/// The second step of layers with delayed scaling, on each rank alike.
+fn counts(world: u32, step: (bool, Option<bool>), layers: Layers) -> Vec<(&'static str, Counts)> {
+    let found = each(world, |rank: &Arc<Communicator>| {
+        let modes = vec![QuantizationMode::Fp8];
+        let buffers = userbuffers_of(rank, [ROWS, HIDDEN], "", modes)?;
+        let mut counter = Counter {
+            rank,
+            found: Vec::new(),
+        };
+        layers(
+            &buffers,
+            DelayedScaling::default().into(),
+            step,
+            &mut counter,
+        )?;
+        rank.synchronize()?;
+        rank.barrier()?;
+        Ok(counter.found)
+    });
+    let found = found.expect("ranks");
+    assert!(found.iter().all(|other| *other == found[0]), "{found:?}");
+    found.into_iter().next().expect("a rank")
+}
+
+#[test]
+fn a_step_of_qkv_and_proj_enqueues_no_more_than_this() {
+    // The weight's codes, both ways; rows by the norm, or the activations' codes both ways; the product. A copy takes a sum to the caller.
+    let forward = [("qkv forward", [1, 2, 0]), ("proj forward", [1, 2, 1])];
+    // Codes of the gradient; both products; codes on their side. The norm: one for x and the sums for γ, one that adds them.
+    let backward = [("proj backward", [2, 2, 0]), ("qkv backward", [2, 4, 2])];
+    // Amaxes of all tensors: gathered, and made scales.
+    let end = ("end", [1, 1, 0]);
+    let fused = [forward[0], forward[1], backward[0], backward[1], end];
+    assert_eq!(counts(2, (true, None), qkv_and_proj), fused);
+    // Microbatches after the first take the weights' codes that are there.
+    let mut later = fused;
+    later[0].1[1] -= 1;
+    later[1].1[1] -= 1;
+    assert_eq!(counts(2, (true, Some(false)), qkv_and_proj), later);
+    // Gathers and sums by themselves.
+    let mut apart = fused;
+    apart[0].1[0] += 1;
+    apart[1].1[0] += 1;
+    apart[2].1[0] += 1;
+    apart[3].1[0] += 2;
+    assert_eq!(counts(2, (false, None), qkv_and_proj), apart);
+    let alone = [
+        ("qkv forward", [1, 3, 0]),
+        ("proj forward", [1, 2, 0]),
+        ("proj backward", [2, 1, 0]),
+        ("qkv backward", [2, 3, 0]),
+        ("end", [0, 1, 0]),
+    ];
+    assert_eq!(counts(1, (false, None), qkv_and_proj), alone);
+}
+
+#[test]
+fn a_step_of_an_mlp_enqueues_no_more_than_this() {
+    // As above, and the activation in the place of a quantiser.
+    let fused = [
+        ("forward", [2, 4, 1]),
+        ("backward", [4, 6, 2]),
+        ("end", [1, 1, 0]),
+    ];
+    assert_eq!(counts(2, (true, None), mlp), fused);
+    let later = [("forward", [2, 2, 1]), fused[1], fused[2]];
+    assert_eq!(counts(2, (true, Some(false)), mlp), later);
+}
