@@ -1,6 +1,6 @@
 //! Schedules that a program makes at run time: what `#[schedule]` writes as calls, `builder` takes from any code.
 //!
-//! Here a program asks for a gather by pushes or around a ring, in pieces of so many rows, with or without a bias. Each is
+//! Here a program asks for a gather by pushes or around a ring, in chunks of so many rows, with or without a bias. Each is
 //! proved like any other: `cargo run --release --example built`.
 
 use counterflow::builder::{GemmOptions, ScheduleBuilder, me, ranks, ring, world};
@@ -21,22 +21,22 @@ fn gather(wanted: Wanted) -> Program {
     let (x, w) = (s.gathered("x", Bf16), s.local("w", Bf16));
     let bias = wanted.bias.then(|| s.vector("b", Bf16));
     let y = s.out("y", Bf16);
-    let pieces = s.pieces("pieces", x, wanted.rows);
+    let chunks = s.chunks("chunks", x, wanted.rows);
     let tiles = s.tiles("tiles", y, (128, 128));
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
     s.comm(4, |s| match wanted.around_a_ring {
-        true => s.for_ranks("chunk", ring(1).but_last(1), |s, chunk| {
+        true => s.for_ranks("shard", ring(1).but_last(1), |s, shard| {
             let next = (me() + 1) % world();
-            s.for_items("p", pieces.of(&chunk), |s, p| {
-                s.wait(arrived.at(p)); // mine are here
-                s.copy(x.on(&next).at(p), x.at(p));
-                s.signal(arrived.on(&next).at(p), 1);
+            s.for_items("c", chunks.of(&shard), |s, c| {
+                s.wait(arrived.at(c)); // mine are here
+                s.copy(x.on(&next).at(c), x.at(c));
+                s.signal(arrived.on(&next).at(c), 1);
             });
         }),
         false => s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(&peer).at(c), x.at(c));
+                s.signal(arrived.on(&peer).at(c), 1);
             });
         }),
     });
@@ -45,8 +45,8 @@ fn gather(wanted: Wanted) -> Program {
             true => ring(1),
             false => ranks().from_me(),
         };
-        s.for_ranks("chunk", order, |s, chunk| {
-            s.for_items("t", tiles.of(&chunk), |s, t| {
+        s.for_ranks("shard", order, |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| {
                 s.wait(arrived.at(t.rows()));
                 let product = s.dot(x.at(t), w.at(t));
                 let value = match bias {
@@ -68,7 +68,7 @@ fn run(rank: &Communicator, wanted: Wanted) -> Result<(), Error> {
     let x = rank.allocate::<bf16>("x", [96, 16])?;
     let (w, mut y) = (rank.zeros::<bf16>([32, 16])?, rank.zeros::<bf16>([96, 32])?);
     let bias = rank.zeros::<bf16>([1, 32])?;
-    let mine = op.chunk("x", rank.rank(), 96)?;
+    let mine = op.shard("x", rank.rank(), 96)?;
     x.rows(mine.clone())?
         .write(&vec![bf16::ONE; mine.len() * 16])?;
     w.write(&[bf16::ONE; 32 * 16])?;

@@ -5,7 +5,7 @@
 
 use counterflow::prelude::{bf16, e4m3};
 use counterflow::quantise::{
-    Fp8, Granularity, Matrix, Quantised, RowsLast, Rule, SquarePadded, twin,
+    Fp8, Granularity, Matrix, Quantised, RowsLast, ScaleRule, SquarePadded, twin,
 };
 use counterflow::schedules::AgGemmOp;
 use counterflow::{Communicator, Dtype, Error, QuantTensor, Scales};
@@ -24,7 +24,7 @@ fn quantised(rows: std::ops::Range<usize>, pieces: Granularity) -> Quantised {
     let count = rows.len();
     let of = |row: usize| (0..k).map(move |column| number(row, column));
     let values: Vec<f32> = rows.flat_map(of).collect();
-    let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
+    let rule = ScaleRule::transformer_engine(Fp8::E4M3).powers_of_two();
     twin::quantise(
         &Matrix::new(&values, [count, k], Dtype::Bf16),
         &rule,
@@ -50,7 +50,7 @@ fn run(rank: &Communicator) -> Result<f32, Error> {
     let w = QuantTensor::zeros::<e4m3>(rank, &op.needs("w")?)?;
     let mut y = rank.zeros::<bf16>([m, n])?;
 
-    let rows = op.chunk("x", rank.rank(), m)?;
+    let rows = op.shard("x", rank.rank(), m)?;
     let (own, mine) = (
         quantised(rows.clone(), Granularity::BLOCK_1X128),
         x.rows(rows)?,

@@ -7,22 +7,22 @@ use counterflow::prelude::*;
 /// y = all_gather(x) · wᵀ around a ring that never starts.
 #[schedule]
 pub fn never_starts(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles((128, 256));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     let next = (me() + 1) % world();
 
     #[comm(ctas = 4)]
-    for chunk in ring(1).but_last(1) {
-        for p in pieces.of(chunk) {
-            arrived[p].wait_at_least(1); // also where chunk is mine, which nobody sends to me
-            x.on(next)[p] = x[p];
-            arrived.on(next)[p].add(1);
+    for shard in ring(1).but_last(1) {
+        for c in chunks.of(shard) {
+            arrived[c].wait_at_least(1); // also where shard is mine, which nobody sends to me
+            x.on(next)[c] = x[c];
+            arrived.on(next)[c].add(1);
         }
     }
     #[gemm(k = 64)]
-    for chunk in ring(1) {
-        for t in tiles.of(chunk).grouped(8) {
+    for shard in ring(1) {
+        for t in tiles.of(shard).grouped(8) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }

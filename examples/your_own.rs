@@ -11,29 +11,29 @@ use counterflow::prelude::*;
 /// y = all_gather(x) · wᵀ by exchanges.
 #[schedule]
 pub fn exchange(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = tune(64, 128));
+    let chunks = x.chunks(rows = tune(64, 128));
     let tiles = y.tiles(tune((128, 256), (256, 128)));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
 
     #[comm(ctas = tune(4, 8))]
     for step in ranks() {
         if step != 0 && me() ^ step < world() {
-            for p in pieces.of(me()) {
-                x.on(me() ^ step)[p] = x[p];
-                arrived.on(me() ^ step)[p].add(1);
+            for c in chunks.of(me()) {
+                x.on(me() ^ step)[c] = x[c];
+                arrived.on(me() ^ step)[c].add(1);
             }
         }
         // The steps from the world size up to the next power of two.
         if me() ^ (step + world()) < world() {
-            for p in pieces.of(me()) {
-                x.on(me() ^ (step + world()))[p] = x[p];
-                arrived.on(me() ^ (step + world()))[p].add(1);
+            for c in chunks.of(me()) {
+                x.on(me() ^ (step + world()))[c] = x[c];
+                arrived.on(me() ^ (step + world()))[c].add(1);
             }
         }
     }
     #[gemm(k = 64)]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped(4) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped(4) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]).silu();
         }

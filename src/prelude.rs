@@ -8,7 +8,7 @@
 //!
 //! /// y = reduce_scatter(relu6(x · wᵀ)): each tile goes to the rank that owns its rows.
 //! #[schedule]
-//! fn summed(x: Local<bf16>, w: Local<bf16>, y: Scattered<f16>) {
+//! fn summed(x: Local<bf16>, w: Local<bf16>, y: ReduceScattered<f16>) {
 //!     let tiles = y.tiles(tune((128, 256), (128, 128)));
 //!     let partial = symmetric::<f16>(y, slots = world());
 //!     let landed = counters(world(), tiles);
@@ -34,9 +34,9 @@ pub use counterflow_codegen::builder::{everyone, me, others, ranks, ring, tune, 
 pub use float8::{F8E4M3 as e4m3, F8E5M2 as e5m2};
 pub use half::{bf16, f16};
 
-/// Input in row chunks, one per rank. Every rank holds all of it at the end.
+/// Input in row shards, one per rank. Every rank holds all of it at the end.
 ///
-/// One that a statement stores to is an output, given by `&mut`: each rank computes the rows of its chunk and sends them to
+/// One that a statement stores to is an output, given by `&mut`: each rank computes the rows of its shard and sends them to
 /// its peers, as [`gemm_ag`](crate::schedules::gemm_ag) does. Where ranks divide the columns, gather the transpose:
 /// `dot(w[t], x[t])`.
 ///
@@ -44,19 +44,19 @@ pub use half::{bf16, f16};
 /// # use counterflow::prelude::*;
 /// #[schedule]
 /// fn gather(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-///     let pieces = x.pieces(rows = 64);
+///     let chunks = x.chunks(rows = 64);
 ///     let tiles = y.tiles((128, 128));
-///     let arrived = counters(pieces);
+///     let arrived = counters(chunks);
 ///     #[comm(ctas = 4)]
 ///     for peer in ranks().before_me() {
-///         for p in pieces.of(me()) {
-///             x.on(peer)[p] = x[p]; // my rows, on every peer
-///             arrived.on(peer)[p].add(1);
+///         for c in chunks.of(me()) {
+///             x.on(peer)[c] = x[c]; // my rows, on every peer
+///             arrived.on(peer)[c].add(1);
 ///         }
 ///     }
 ///     #[gemm]
-///     for chunk in ranks().from_me() {
-///         for t in tiles.of(chunk) {
+///     for shard in ranks().from_me() {
+///         for t in tiles.of(shard) {
 ///             arrived[t.rows()].wait();
 ///             y[t] = dot(x[t], w[t]);
 ///         }
@@ -157,18 +157,18 @@ pub type Out<T> = Tensor<T>;
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 pub type Accumulated<T> = Tensor<T>;
-/// Output: the sum over ranks. Each rank keeps its row chunk.
+/// Output: the sum over ranks. Each rank keeps its row shard.
 ///
 /// The module's [example](self) has one.
-pub type Scattered<T> = Tensor<T>;
+pub type ReduceScattered<T> = Tensor<T>;
 /// Output: the sum over ranks, whole on every rank.
 ///
 /// ```
 /// # use counterflow::prelude::*;
 /// #[schedule]
-/// fn total(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
+/// fn total(x: Local<bf16>, w: Local<bf16>, y: AllReduced<bf16>) {
 ///     let tiles = y.tiles((128, 128));
-///     let partial = symmetric::<bf16>(y.chunk(), slots = world());
+///     let partial = symmetric::<bf16>(y.shard(), slots = world());
 ///     let landed = counters(world(), tiles);
 ///     let done = counters(tiles);
 ///     #[gemm]
@@ -197,15 +197,15 @@ pub type Scattered<T> = Tensor<T>;
 /// # counterflow::Communicator::emulated(2)?[0].op(&total()).up_to(64, 16, 16).workspace()?;
 /// # Ok::<(), counterflow::Error>(())
 /// ```
-pub type Reduced<T> = Tensor<T>;
-/// Output of an all-to-all, with a slot for each rank. Each rank keeps its row chunk of what every rank sends:
+pub type AllReduced<T> = Tensor<T>;
+/// Output of an all-to-all, with a slot for each rank. Each rank keeps its row shard of what every rank sends:
 /// `y.on(owner)[me()][t] = …`. A slot begins `ceil(M / world)` rows after the one before it, so a rank needs
 /// `world · ceil(M / world)` rows.
 ///
 /// ```
 /// # use counterflow::prelude::*;
 /// #[schedule]
-/// fn redistributed(x: Local<bf16>, w: Local<bf16>, y: Exchanged<bf16>) {
+/// fn redistributed(x: Local<bf16>, w: Local<bf16>, y: AllToAll<bf16>) {
 ///     let tiles = y.tiles((128, 128));
 ///     let landed = counters(world(), tiles);
 ///     #[gemm]
@@ -223,7 +223,7 @@ pub type Reduced<T> = Tensor<T>;
 /// # counterflow::Communicator::emulated(2)?[0].op(&redistributed()).up_to(64, 16, 16).workspace()?;
 /// # Ok::<(), counterflow::Error>(())
 /// ```
-pub type Exchanged<T> = Tensor<T>;
+pub type AllToAll<T> = Tensor<T>;
 
 #[cfg(test)]
 mod tests {
@@ -231,10 +231,10 @@ mod tests {
 
     #[schedule]
     fn copy(x: Gathered<f16>, y: Out<f32>) {
-        let pieces = x.pieces(rows = 64);
+        let chunks = x.chunks(rows = 64);
         #[copy_engine]
-        for p in pieces.of(me()) {
-            y[p] = x[p];
+        for c in chunks.of(me()) {
+            y[c] = x[c];
         }
     }
 

@@ -16,7 +16,7 @@ use counterflow::codegen::program::Setting;
 use counterflow::codegen::sm90;
 use counterflow::codegen::verify;
 use counterflow::codegen::warp::Pipeline;
-use counterflow::rule::{Fp8, Rule};
+use counterflow::rule::{Fp8, ScaleRule};
 use counterflow::{Checked, Dtype, Layout, Program, Scales, Variant, schedules};
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,7 +31,7 @@ fn pipeline(
 ) -> Checked<Pipeline> {
     let variant = Variant::new(4).dtype(dtype).layout(layout);
     let set = |variant: Variant, (name, setting): &(&str, Setting)| variant.set(name, *setting);
-    // What only moves pieces has no tiles.
+    // What only moves chunks has no tiles.
     let tiled = program.tunables.iter().any(|each| each.name == "tiles");
     let variant = if tiled {
         variant.set("tiles", tile)
@@ -85,7 +85,9 @@ const MEASURED: Knobs = Knobs {
     ..choices(&[], "-to-e4m3-amax")
 };
 const MADE: Knobs = Knobs {
-    results: |variant| variant.output_scales(Rule::transformer_engine(Fp8::E4M3).powers_of_two()),
+    results: |variant| {
+        variant.output_scales(ScaleRule::transformer_engine(Fp8::E4M3).powers_of_two())
+    },
     ..choices(&[], "-to-e4m3-1x128")
 };
 const PING_PONG: Knobs = choices(&[("gemm.ping_pong", Setting::One(1))], "-ping_pong");

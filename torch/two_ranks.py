@@ -24,7 +24,7 @@ def of_torch(rank, device):
     everyones = torch.randn(ROWS, DEPTH, generator=numbers).bfloat16().to(device)
     numbers.manual_seed(1 + rank.rank)
     w = torch.randn(COLUMNS, DEPTH, generator=numbers).bfloat16().to(device)
-    first, last = rank.chunk(ROWS)
+    first, last = rank.shard(ROWS)
     x = everyones[first:last]  # this rank's rows
     y = torch.full((ROWS, COLUMNS), torch.nan, dtype=torch.bfloat16, device=device)
     stream = torch.cuda.current_stream().cuda_stream if device == "cuda" else 0
@@ -38,7 +38,7 @@ def of_numpy(rank):
     layer = rank.all_gather_gemm("float16", ROWS, COLUMNS, DEPTH)
     everyones = numpy.random.default_rng(0).normal(size=(ROWS, DEPTH)).astype(numpy.float16)
     w = numpy.random.default_rng(1 + rank.rank).normal(size=(COLUMNS, DEPTH)).astype(numpy.float16)
-    first, last = rank.chunk(ROWS)
+    first, last = rank.shard(ROWS)
     y = numpy.full((ROWS, COLUMNS), numpy.nan, dtype=numpy.float16)
     layer(everyones[first:last], w, y)
     wanted = everyones.astype(numpy.float32) @ w.astype(numpy.float32).T

@@ -29,21 +29,21 @@ pub(super) fn column(
     x: Given<'_>,
     w: Given<'_>,
 ) -> Result<(CudaStorage, Shape)> {
-    let own = layer.chunk("x", rows)?;
+    let own = layer.shard("x", rows)?;
     layer.check(own, [x.1, w.1])?;
     let device = device_of(x);
     let ([n, k], theirs) = (layer.sides, device.cuda_stream());
-    let (chunk, weight) = (view(x)?, view(w)?);
+    let (shard, weight) = (view(x)?, view(w)?);
     // SAFETY: the launch writes every element before candle reads one.
     let mut y = unsafe { device.alloc::<bf16>(rows * n)? };
     let heap = layer.heap();
     let mut run = || {
         let rank = &*layer.rank;
-        let at = layer.op.chunk("x", rank.rank(), rows)?;
+        let at = layer.op.shard("x", rank.rank(), rows)?;
         let stream = Stream::from(theirs.clone());
         {
-            let (address, _used) = chunk.device_ptr(&theirs);
-            // SAFETY: the chunk has `own` rows of `k` elements. The copy comes after candle's work and before what candle
+            let (address, _used) = shard.device_ptr(&theirs);
+            // SAFETY: the shard has `own` rows of `k` elements. The copy comes after candle's work and before what candle
             // enqueues later, both by events.
             let given: Tensor<bf16> = unsafe { rank.tensor_from_raw(address, [own, k])? };
             rank.stream().wait(&Event::record(&stream)?)?;
@@ -67,7 +67,7 @@ pub(super) fn row(
     w: Given<'_>,
 ) -> Result<(CudaStorage, Shape)> {
     layer.check(rows, [x.1, w.1])?;
-    let own = layer.chunk("y", rows)?;
+    let own = layer.shard("y", rows)?;
     let device = device_of(x);
     let ([n, _], theirs) = (layer.sides, device.cuda_stream());
     let (given, weight) = (view(x)?, view(w)?);

@@ -2,9 +2,9 @@
 //!
 //! The two halves of a layer in Megatron's way with sequence parallelism, for bf16 and inference (no backward pass):
 //!
-//! - [`ColumnParallel`]: `y = all_gather(x) · wᵀ`. A rank has a chunk of the rows of `x` and some rows of `w`, and gets all rows
+//! - [`ColumnParallel`]: `y = all_gather(x) · wᵀ`. A rank has a shard of the rows of `x` and some rows of `w`, and gets all rows
 //!   of its columns of `y`.
-//! - [`RowParallel`]: `y = reduce_scatter(x · wᵀ)`. A rank has some columns of `x` and `w`, and gets its chunk of the rows.
+//! - [`RowParallel`]: `y = reduce_scatter(x · wᵀ)`. A rank has some columns of `x` and `w`, and gets its shard of the rows.
 //!
 //! Tensors on the CPU go to emulated ranks, for tests. With the feature `cuda`, tensors on a GPU are used where they are, in the
 //! order of candle's stream; only what peers address is copied to or from the symmetric heap.
@@ -22,7 +22,7 @@
 //!     let up = ColumnParallel::new(rank, rows, hidden / 2, side)?;
 //!     let down = RowParallel::new(rank, rows, side, hidden / 2)?;
 //!     let ones = |rows, columns| Tensor::ones((rows, columns), DType::BF16, &Device::Cpu);
-//!     let x = ones(rank.chunk(rank.rank(), rows).len(), side)?; // this rank's chunk
+//!     let x = ones(rank.shard(rank.rank(), rows).len(), side)?; // this rank's shard
 //!     let y = up.forward(&x, &ones(hidden / 2, side)?, rows)?.relu()?;
 //!     let z = down.forward(&y, &ones(side, hidden / 2)?, rows)?;
 //!     assert_eq!(z.dims(), [4, side]);
@@ -74,13 +74,13 @@ impl<S> Layer<S> {
         self.heap.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The rows of this rank's chunk of a tensor, in a launch of so many.
-    fn chunk(&self, tensor: &str, rows: usize) -> Result<usize> {
-        let chunk = self
+    /// The rows of this rank's shard of a tensor, in a launch of so many.
+    fn shard(&self, tensor: &str, rows: usize) -> Result<usize> {
+        let shard = self
             .op
-            .chunk(tensor, self.rank.rank(), rows)
+            .shard(tensor, self.rank.rank(), rows)
             .map_err(ours)?;
-        Ok(chunk.len())
+        Ok(shard.len())
     }
 
     /// Refuses operands of other shapes than a rows-by-depth and a columns-by-depth one.
@@ -138,7 +138,7 @@ impl ColumnParallel {
         Ok(ColumnParallel(Arc::new(Layer::new(rank, op, "x")?)))
     }
 
-    /// All of `rows` rows of this rank's columns, of this rank's chunk of them ([`Communicator::chunk`]) and its `w`, `[n, k]`.
+    /// All of `rows` rows of this rank's columns, of this rank's shard of them ([`Communicator::shard`]) and its `w`, `[n, k]`.
     /// Every rank calls it with as many.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ impl RowParallel {
         Ok(RowParallel(Arc::new(Layer::new(rank, op, "y")?)))
     }
 
-    /// This rank's chunk of the sum over ranks, of `rows` rows of this rank's columns and its `w`, `[n, k]`. Every rank calls it
+    /// This rank's shard of the sum over ranks, of `rows` rows of this rank's columns and its `w`, `[n, k]`. Every rank calls it
     /// with as many.
     ///
     /// # Errors
@@ -194,15 +194,15 @@ impl CustomOp2 for Column {
         w_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
         let Column { layer, rows } = self;
-        let own = layer.chunk("x", *rows)?;
+        let own = layer.shard("x", *rows)?;
         layer.check(own, [x_layout, w_layout])?;
         let (x, w) = (elements(x, x_layout)?, elements(w, w_layout)?);
         let [n, k] = layer.sides;
         let heap = layer.heap();
         let run = || {
             let rank = &*layer.rank;
-            let chunk = layer.op.chunk("x", rank.rank(), *rows)?;
-            heap.rows(chunk)?.write(x)?;
+            let shard = layer.op.shard("x", rank.rank(), *rows)?;
+            heap.rows(shard)?.write(x)?;
             let weight = rank.zeros([n, k])?;
             weight.write(w)?;
             let mut y = rank.zeros::<bf16>([*rows, n])?;
@@ -248,7 +248,7 @@ impl CustomOp2 for Row {
         layer.check(*rows, [x_layout, w_layout])?;
         let (x, w) = (elements(x, x_layout)?, elements(w, w_layout)?);
         let [n, k] = layer.sides;
-        let own = layer.chunk("y", *rows)?;
+        let own = layer.shard("y", *rows)?;
         let mut heap = layer.heap();
         let mut run = || {
             let rank = &*layer.rank;

@@ -41,8 +41,8 @@ fn of_rank(rank: &Arc<Communicator>, device: &Device) -> Result<(), Anything> {
     let own_down = here(down.narrow(1, me * part, part)?)?;
     for (round, rows) in [MOST, 7, world, MOST, 1 + world].into_iter().enumerate() {
         let x = numbers(rows, SIDE, 3 + round)?;
-        let chunk = rank.chunk(rank.rank(), rows);
-        let own = here(x.narrow(0, chunk.start, chunk.len())?)?;
+        let shard = rank.shard(rank.rank(), rows);
+        let own = here(x.narrow(0, shard.start, shard.len())?)?;
         let hidden = first.forward(&own, &own_up, rows)?.relu()?;
         assert_eq!(hidden.dims(), [rows, part]);
         let z = second.forward(&hidden, &own_down, rows)?;
@@ -52,7 +52,7 @@ fn of_rank(rank: &Arc<Communicator>, device: &Device) -> Result<(), Anything> {
             largest > 1.0 && largest < 256.0,
             "{largest}: a test of exact sums"
         );
-        let wanted = wanted.narrow(0, chunk.start, chunk.len())?;
+        let wanted = wanted.narrow(0, shard.start, shard.len())?;
         let z = z.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
         assert_eq!(
             z.to_vec2::<f32>()?,
@@ -62,13 +62,13 @@ fn of_rank(rank: &Arc<Communicator>, device: &Device) -> Result<(), Anything> {
     }
     // What does not fit is refused before anything is launched.
     let wrong = here(numbers(3, SIDE, 9)?)?;
-    let chunk = rank.chunk(rank.rank(), MOST).len();
+    let shard = rank.shard(rank.rank(), MOST).len();
     let told = first
         .forward(&wrong, &own_up, MOST)
-        .expect_err("another chunk");
+        .expect_err("another shard");
     assert!(
         told.to_string()
-            .contains(&format!("give x {chunk} x {SIDE}")),
+            .contains(&format!("give x {shard} x {SIDE}")),
         "{told}"
     );
     let told = first

@@ -53,7 +53,7 @@ struct Summing {
     /// subtiles, in an order that begins behind its own.
     subtile: Option<(u32, u32)>,
     /// True if the columns' operand is on the instruction's M side.
-    swapped: bool,
+    swap_ab: bool,
     /// Elements of K whose sum is added in f32 at once, if sums are promoted.
     promoted: Option<u32>,
 }
@@ -96,7 +96,7 @@ impl BitsClass {
                 );
                 found.push(varies(at, message, "tiles of one shape for both loops"));
             }
-            if ways.iter().any(|way| way.swapped && way.split > 2) {
+            if ways.iter().any(|way| way.swap_ab && way.split > 2) {
                 let message = format!(
                     "{} CTAs split K of tiles whose operands are swapped",
                     self.most_split()
@@ -128,7 +128,7 @@ impl fmt::Display for BitsClass {
             if let Some(interval) = way.promoted {
                 text += &format!(", promoted every {interval}");
             }
-            text + if way.swapped {
+            text + if way.swap_ab {
                 ", operands swapped"
             } else {
                 ""
@@ -151,13 +151,13 @@ fn products(kernel: &Kernel, cta: Option<&Cta>) -> BTreeMap<[String; 2], BTreeSe
         };
         each_loop(&role.body, &mut |var, partition, body| {
             let tiling = cta.map(|cta| &cta.tilings()[cta.tiling_of(kernel, var, partition)]);
-            let swapped = tiling.is_some_and(|tiling| tiling.swapped());
+            let swap_ab = tiling.is_some_and(|tiling| tiling.swap_ab());
             let several = tiling.filter(|_| gemm.split > 2);
             let way = Summing {
                 step: gemm.k,
                 split: gemm.split,
                 subtile: several.map(|it| (it.subtile().columns, it.tile().columns)),
-                swapped,
+                swap_ab,
                 promoted: kernel.variant.promotion_interval(),
             };
             visit_ops(body, &mut |op| {
@@ -230,22 +230,24 @@ fn over_ranks(kernel: &Kernel) -> Vec<Diagnostic> {
                             format!("the switch adds up `{}` in an order of its own", name(from)),
                             "a sum by the rank that owns the rows: `partial[others()][t].sum()`",
                         ),
-                        (_, Some(Pick::Others)) if own.is_none() => match kernel.partial_sums() {
-                            Some(rule) => (
-                                format!(
-                                    "partial sums travel in {}, and this rank's own term does not",
-                                    rule.to.dtype()
+                        (_, Some(Pick::Others)) if own.is_none() => {
+                            match kernel.quantised_reduction() {
+                                Some(rule) => (
+                                    format!(
+                                        "partial sums travel in {}, and this rank's own term does not",
+                                        rule.to.dtype()
+                                    ),
+                                    "partial sums of the schedule's type",
                                 ),
-                                "partial sums of the schedule's type",
-                            ),
-                            None => (
-                                format!(
-                                    "what is added to the sum of `{}` is not what the others send there",
-                                    name(from)
+                                None => (
+                                    format!(
+                                        "what is added to the sum of `{}` is not what the others send there",
+                                        name(from)
+                                    ),
+                                    "add what is sent: `dot(x[t], w[t]) + partial[others()][t].sum()`, where peers store `dot(x[t], w[t])`",
                                 ),
-                                "add what is sent: `dot(x[t], w[t]) + partial[others()][t].sum()`, where peers store `dot(x[t], w[t])`",
-                            ),
-                        },
+                            }
+                        }
                         (_, Some(Pick::One(_)) | None) if sent.contains(&from.buffer) => {
                             one_by_one(kernel, from)
                         }

@@ -224,7 +224,7 @@ impl Diagnostics {
                     "the kernel does not keep the order of this statement"
                 }
                 Rule::Coverage => "the kernel does not compute the elements of this statement",
-                Rule::Bounds => "the kernel reaches beyond the chunk of this statement",
+                Rule::Bounds => "the kernel reaches beyond the shard of this statement",
                 Rule::Language | Rule::Shape | Rule::Resources | Rule::Volume | Rule::Time => {
                     "there is no kernel for this statement"
                 }

@@ -143,8 +143,8 @@ impl Given<'_> {
         self.world
     }
 
-    /// The rows of the output that the rank holds: its own chunk of a `Scattered` or `Exchanged` one, otherwise
-    /// all. A reference gives these rows, with all columns; of an `Exchanged` one once for each slot, one below the other.
+    /// The rows of the output that the rank holds: its own shard of a `ReduceScattered` or `AllToAll` one, otherwise
+    /// all. A reference gives these rows, with all columns; of an `AllToAll` one once for each slot, one below the other.
     pub fn rows(&self) -> Range<u32> {
         self.rows.clone()
     }

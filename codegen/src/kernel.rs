@@ -18,7 +18,7 @@ mod turns;
 mod worlds;
 
 pub use region::{Access, Axis, Region};
-pub(crate) use sides::WhichChunk;
+pub(crate) use sides::WhichShard;
 pub(crate) use turns::Turn;
 
 use crate::dtype::Dtype;
@@ -42,7 +42,7 @@ use std::sync::Arc;
 /// let kernel = lower(&example::ag_gemm(), &Variant::new(2))?;
 /// println!("{}", kernel.text()); // its roles and loops, with credits
 /// assert!(kernel.gemm().is_some_and(|gemm| gemm.k == kernel.k_step()));
-/// assert_eq!(kernel.orders().len(), 3, "of credits, peers and chunks");
+/// assert_eq!(kernel.orders().len(), 3, "of credits, peers and shards");
 /// for role in &kernel.roles {
 ///     visit(&role.body, &mut |op| println!("{} {}", role.name, kernel.loc(op.id)));
 ///     println!("{:?}", kernel.block_loc(&role.body[0]));
@@ -95,9 +95,9 @@ pub struct OpId(pub u16);
 pub struct Dim {
     /// `m`, `n`, `k`, or `tensor.rows` / `tensor.columns` if no dot names it.
     pub name: String,
-    /// True if it is divided over ranks in chunks of `ceil(size / world)`, rounded up where something must begin there, the last
+    /// True if it is divided over ranks in shards of `ceil(size / world)`, rounded up where something must begin there, the last
     /// ones short or empty.
-    pub chunked: bool,
+    pub sharded: bool,
     /// True for the single row of a vector, and for a side of one number.
     pub unit: bool,
     /// The blocks that it counts, if it is no size of its own.
@@ -138,9 +138,9 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// True if each rank holds only the rows of its own chunk.
-    pub fn chunk_only(&self) -> bool {
-        self.usage.is_own_chunk()
+    /// True if each rank holds only the rows of its own shard.
+    pub fn shard_only(&self) -> bool {
+        self.usage.is_own_shard()
     }
 
     /// True for scratch, whose last readers matter across launches.
@@ -158,11 +158,11 @@ pub struct Partition {
     pub rows: DimId,
     /// The columns it divides.
     pub columns: DimId,
-    /// Rows of an item; `None`: all of the chunk.
+    /// Rows of an item; `None`: all of the shard.
     pub row_block: Option<u32>,
     /// Columns of an item; `None`: all.
     pub column_block: Option<u32>,
-    /// True if its items divide all rows at once: it has no chunks, and an item may be in several shards.
+    /// True if its items divide all rows at once: it has no shards, and an item may be in several shards.
     pub across: bool,
 }
 
@@ -336,11 +336,11 @@ pub enum Block {
         var: Var,
         /// Partition whose items they are.
         partition: PartitionId,
-        /// Row chunk of the items; `None`: all, ascending.
-        chunk: Option<RankExpr>,
-        /// Order within a chunk.
+        /// Row shard of the items; `None`: all, ascending.
+        shard: Option<RankExpr>,
+        /// Order within a shard.
         order: TileOrder,
-        /// Items of a chunk that are visited, by their place in that order.
+        /// Items of a shard that are visited, by their place in that order.
         selection: Selection,
         /// Ops of one item.
         body: Vec<Op>,

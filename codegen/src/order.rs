@@ -1,4 +1,4 @@
-//! Orders of ranks, and of the items of a chunk. Each order is defined once.
+//! Orders of ranks, and of the items of a shard. Each order is defined once.
 //!
 //! Every affine order is generic over [`Int`]: the planner and the emulator compute with it, and the emitter prints the
 //! same line. An order given as a closure has no expression. It is asked once for a world, and a kernel has its table.
@@ -42,7 +42,7 @@ impl Int for u32 {
     }
 }
 
-/// The order in which a rank visits ranks (and the chunks they own). `T` is an order by closure: of a kernel its table, of a
+/// The order in which a rank visits ranks (and the shards they own). `T` is an order by closure: of a kernel its table, of a
 /// [`Program`](crate::program::Program) what was written.
 #[derive(Clone, PartialEq)]
 pub enum RankOrder<T = RankTable> {
@@ -241,7 +241,7 @@ impl<T: fmt::Debug> fmt::Debug for RankOrder<T> {
     }
 }
 
-/// The order of the items of one chunk: item `index` of a grid of `rows` by `columns`.
+/// The order of the items of one shard: item `index` of a grid of `rows` by `columns`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TileOrder {
     /// Along a row, then the next row.

@@ -41,7 +41,7 @@ pub use memory::Bytes;
 pub struct Plan {
     /// The shape.
     pub shape: Shape,
-    /// Dimensions, chunks, items and cells.
+    /// Dimensions, shards, items and cells.
     pub geometry: Geometry,
     /// The steps of every agent, rank by rank and role by role: `agents[rank * roles + role]`.
     pub agents: Agents,
@@ -309,7 +309,7 @@ fn grid(
     grid
 }
 
-/// The number of a role's items that compute on one rank, or of clusters of them, assuming full chunks. Items that only
+/// The number of a role's items that compute on one rank, or of clusters of them, assuming full shards. Items that only
 /// wait or move data need no CTA of their own.
 fn items(body: &[Block], geometry: &Geometry, cluster: (u32, u32), times: u64) -> u64 {
     let count = body.iter().map(|block| match block {
@@ -327,7 +327,7 @@ fn items(body: &[Block], geometry: &Geometry, cluster: (u32, u32), times: u64) -
         }
         Block::Items {
             partition,
-            chunk,
+            shard,
             selection,
             body,
             ..
@@ -341,11 +341,11 @@ fn items(body: &[Block], geometry: &Geometry, cluster: (u32, u32), times: u64) -
             let columns = columns.div_ceil(cluster.1.max(1));
             let all = rows.saturating_mul(columns);
             let (_, some) = selection.least_and_most(all, geometry.world);
-            let of_a_chunk = times.saturating_mul(u64::from(some));
-            match chunk {
+            let of_a_shard = times.saturating_mul(u64::from(some));
+            match shard {
                 _ if !computes => 0,
-                None => of_a_chunk.saturating_mul(u64::from(geometry.partition_chunks(*partition))),
-                Some(_) => of_a_chunk,
+                None => of_a_shard.saturating_mul(u64::from(geometry.partition_shards(*partition))),
+                Some(_) => of_a_shard,
             }
         }
         Block::Once { .. } | Block::Join => 0,

@@ -11,7 +11,7 @@ mod usage;
 mod visit;
 
 use crate::dtype::Dtype;
-use crate::encoding::rule::Rule;
+use crate::encoding::rule::ScaleRule;
 pub use crate::encoding::{Along, ScaleBlock, Scaling};
 use crate::given::Reference;
 use crate::order::{ByClosure, RankOrder, Selection, TileOrder};
@@ -75,14 +75,14 @@ impl Program {
     }
 
     /// The scales that stores compute of a tensor, and their rule, if they do.
-    pub(crate) fn made_of(&self, tensor: TensorId) -> Option<(TensorId, Rule)> {
+    pub(crate) fn made_of(&self, tensor: TensorId) -> Option<(TensorId, ScaleRule)> {
         let mut tensors = (0..).map(TensorId).zip(&self.tensors);
         let is = |usage: Usage| usage.computed_scale_of() == Some(tensor);
         tensors.find_map(|(id, it)| Some((id, it.usage.rule().filter(|_| is(it.usage))?)))
     }
 }
 
-/// A tensor: `rows` by `columns`, row-chunked over ranks or whole on each.
+/// A tensor: `rows` by `columns`, row-sharded over ranks or whole on each.
 #[derive(Clone, Debug)]
 pub struct Tensor {
     /// The parameter's or the binding's name.
@@ -100,11 +100,11 @@ pub struct Tensor {
 /// Planes of a tensor that a place covers. Only copies tell them apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Planes {
-    /// All that it has: `x[p]`.
+    /// All that it has: `x[c]`.
     All,
-    /// Elements alone: `x.data()[p]`.
+    /// Elements alone: `x.data()[c]`.
     Data,
-    /// Scales alone: `x.scales()[p]`. Nothing where it has none that are gathered with it.
+    /// Scales alone: `x.scales()[c]`. Nothing where it has none that are gathered with it.
     Scales,
 }
 
@@ -119,7 +119,7 @@ impl Planes {
     }
 }
 
-/// A partition of a tensor's rows and columns into items. Items never straddle a row chunk.
+/// A partition of a tensor's rows and columns into items. Items never straddle a row shard.
 #[derive(Clone, Debug)]
 pub struct Partition {
     /// The binding's name.
@@ -138,11 +138,11 @@ pub struct Partition {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Block {
     /// Blocks of rows, all columns: what moves.
-    Pieces {
-        /// Rows of a piece.
+    Chunks {
+        /// Rows of a chunk.
         rows: Choice,
     },
-    /// Blocks of columns, all rows of a chunk.
+    /// Blocks of columns, all rows of a shard.
     Panels {
         /// Columns of a panel.
         columns: Choice,
@@ -413,9 +413,9 @@ pub struct Amax {
 pub struct Items {
     /// Partition whose items they are.
     pub partition: PartitionId,
-    /// Row chunk of the items; `None`: of all.
-    pub chunk: Option<RankExpr>,
-    /// Order within a chunk.
+    /// Row shard of the items; `None`: of all.
+    pub shard: Option<RankExpr>,
+    /// Order within a shard.
     pub order: ItemOrder,
     /// Items that are visited, by their place in that order.
     pub selection: Selection,

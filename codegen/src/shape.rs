@@ -16,7 +16,7 @@ pub use cover::covers;
 pub use extent::Extent;
 pub use sizes::Shape;
 
-/// A kernel's dimensions, chunks, items and cells, in numbers.
+/// A kernel's dimensions, shards, items and cells, in numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Geometry {
     /// Number of ranks.
@@ -31,25 +31,25 @@ pub struct Geometry {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct DimGeometry {
     size: u32,
-    /// Rows of a full chunk. The size itself if the dimension is not chunked.
-    chunk: u32,
-    chunked: bool,
-    /// Chunks but the last ones are a multiple of so many.
+    /// Rows of a full shard. The size itself if the dimension is not sharded.
+    shard: u32,
+    sharded: bool,
+    /// Shards but the last ones are a multiple of so many.
     unit: u32,
-    /// Rows of a full chunk in the largest launch of the series.
+    /// Rows of a full shard in the largest launch of the series.
     most: u32,
     /// Largest number of rows, if it stands for all launches of up to so many together; `None`: one launch of `size` rows.
     together: Option<u32>,
 }
 
-/// An item of a partition: its chunk and its position in the chunk's grid.
+/// An item of a partition: its shard and its position in the shard's grid.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Item {
-    /// Chunk.
-    pub chunk: u32,
-    /// Row of the chunk's grid.
+    /// Shard.
+    pub shard: u32,
+    /// Row of the shard's grid.
     pub row: u32,
-    /// Column of the chunk's grid.
+    /// Column of the shard's grid.
     pub column: u32,
 }
 
@@ -90,9 +90,9 @@ impl Geometry {
     pub(crate) fn together(&self) -> Geometry {
         let mut all = self.clone();
         all.together = true;
-        for dim in all.dims.iter_mut().filter(|dim| dim.chunked) {
+        for dim in all.dims.iter_mut().filter(|dim| dim.sharded) {
             dim.together = Some(dim.size);
-            dim.size = dim.chunk.saturating_mul(self.world);
+            dim.size = dim.shard.saturating_mul(self.world);
         }
         all
     }
@@ -119,7 +119,7 @@ impl Geometry {
                 if empty || size > i32::MAX as u32 {
                     let legal = "give a size from 1 to 2147483647";
                     let hint = match empty && kernel.is_depth(DimId(id)) {
-                        true => format!("a product has depth 0 only where each rank is given all that is along it, and nothing of it is gathered, stored or cut into pieces: launch none, or {legal}"),
+                        true => format!("a product has depth 0 only where each rank is given all that is along it, and nothing of it is gathered, stored or cut into chunks: launch none, or {legal}"),
                         false => legal.into(),
                     };
                     found.push(shape_error(format!("{} is {size}", dim.name)).hint(hint));
@@ -128,21 +128,21 @@ impl Geometry {
                     let hint = format!("make the series for at least {} = {size}", dim.name);
                     found.push(shape_error(message).hint(hint));
                 }
-                let unit = kernel.chunk_unit(DimId(id));
-                let of_chunk = |size: u32| {
-                    if dim.chunked {
-                        let chunk = size.div_ceil(world.max(1));
-                        chunk.checked_next_multiple_of(unit).unwrap_or(chunk)
+                let unit = kernel.shard_unit(DimId(id));
+                let of_shard = |size: u32| {
+                    if dim.sharded {
+                        let shard = size.div_ceil(world.max(1));
+                        shard.checked_next_multiple_of(unit).unwrap_or(shard)
                     } else {
                         size
                     }
                 };
                 DimGeometry {
                     size,
-                    chunk: of_chunk(size),
-                    chunked: dim.chunked,
+                    shard: of_shard(size),
+                    sharded: dim.sharded,
                     unit,
-                    most: of_chunk(most.max(size)),
+                    most: of_shard(most.max(size)),
                     together: None,
                 }
             })
@@ -188,7 +188,7 @@ impl Geometry {
                         "{} needs {cells} cells on every rank",
                         counter.name
                     ))
-                    .hint("at most 2^28 are possible; larger tiles or pieces need fewer"),
+                    .hint("at most 2^28 are possible; larger tiles or chunks need fewer"),
                 );
             }
         }
@@ -206,16 +206,16 @@ impl Geometry {
                 .any(|counter| counter.dims.contains(&axis));
             let dim = &kernel.dims[usize::from(partition.columns.0)];
             let (size, most) = (self.size(partition.columns), most.size(dim));
-            let divided = self.chunked_side(PartitionId(index as u16)) == Some(Side::Columns);
-            let of_chunk = match divided {
+            let divided = self.sharded_side(PartitionId(index as u16)) == Some(Side::Columns);
+            let of_shard = match divided {
                 true => [
-                    self.chunk_rows(partition.columns),
-                    self.most_chunk_rows(partition.columns),
+                    self.shard_rows(partition.columns),
+                    self.most_shard_rows(partition.columns),
                 ],
                 false => [size, most],
             };
             let moves = |block| {
-                let [now, most] = of_chunk.map(|columns: u32| columns.div_ceil(block));
+                let [now, most] = of_shard.map(|columns: u32| columns.div_ceil(block));
                 now != most
             };
             if counted && partition.column_block.is_some_and(moves) {
@@ -293,46 +293,46 @@ impl Geometry {
         self.dims[usize::from(dim.0)].size
     }
 
-    /// Number of row chunks of a dimension: the world, or one.
-    pub fn chunks(&self, dim: DimId) -> u32 {
-        if self.dims[usize::from(dim.0)].chunked {
+    /// Number of row shards of a dimension: the world, or one.
+    pub fn shards(&self, dim: DimId) -> u32 {
+        if self.dims[usize::from(dim.0)].sharded {
             self.world
         } else {
             1
         }
     }
 
-    /// Rows of a full chunk.
-    pub fn chunk_rows(&self, dim: DimId) -> u32 {
-        self.dims[usize::from(dim.0)].chunk
+    /// Rows of a full shard.
+    pub fn shard_rows(&self, dim: DimId) -> u32 {
+        self.dims[usize::from(dim.0)].shard
     }
 
-    /// Rows of a full chunk in the largest launch of the series.
-    pub fn most_chunk_rows(&self, dim: DimId) -> u32 {
+    /// Rows of a full shard in the largest launch of the series.
+    pub fn most_shard_rows(&self, dim: DimId) -> u32 {
         self.dims[usize::from(dim.0)].most
     }
 
-    /// The size of a dimension in the largest launch of the series, with whole chunks.
+    /// The size of a dimension in the largest launch of the series, with whole shards.
     pub fn most(&self, dim: DimId) -> u32 {
-        self.most_chunk_rows(dim).saturating_mul(self.chunks(dim))
+        self.most_shard_rows(dim).saturating_mul(self.shards(dim))
     }
 
-    /// The rows of chunk `chunk`: short or empty at the end.
-    pub fn chunk(&self, dim: DimId, chunk: u32) -> Extent {
+    /// The rows of shard `shard`: short or empty at the end.
+    pub fn shard(&self, dim: DimId, shard: u32) -> Extent {
         let dim = self.dims[usize::from(dim.0)];
         if let Some(most) = dim.together {
-            // With one row less per chunk, or one unit of them, all chunks may be full, also those that are short or empty in the largest
+            // With one row less per shard, or one unit of them, all shards may be full, also those that are short or empty in the largest
             // launch.
-            let start = dim.chunk.saturating_mul(chunk);
+            let start = dim.shard.saturating_mul(shard);
             let rows = most
                 .saturating_sub(start)
-                .clamp(dim.chunk.saturating_sub(dim.unit), dim.chunk);
+                .clamp(dim.shard.saturating_sub(dim.unit), dim.shard);
             let end = start.saturating_add(rows);
             return Extent { start, end };
         }
-        let at = |chunk: u32| {
-            u64::from(dim.chunk)
-                .saturating_mul(u64::from(chunk))
+        let at = |shard: u32| {
+            u64::from(dim.shard)
+                .saturating_mul(u64::from(shard))
                 .min(u64::from(dim.size))
         };
         #[expect(
@@ -340,36 +340,36 @@ impl Geometry {
             reason = "bounded by the size, a u32"
         )]
         let extent = Extent {
-            start: at(chunk) as u32,
-            end: at(chunk + 1) as u32,
+            start: at(shard) as u32,
+            end: at(shard + 1) as u32,
         };
         extent
     }
 
-    /// Elements of a side that a partition's items of chunk `chunk` may have: the chunk's part, or all that is not divided.
-    pub(crate) fn span(&self, partition: PartitionId, side: Side, chunk: u32) -> Extent {
+    /// Elements of a side that a partition's items of shard `shard` may have: the shard's part, or all that is not divided.
+    pub(crate) fn span(&self, partition: PartitionId, side: Side, shard: u32) -> Extent {
         let dim = self.partitions[partition.index()].dim(side);
-        if self.chunked_side(partition) == Some(side) {
-            return self.chunk(dim, chunk);
+        if self.sharded_side(partition) == Some(side) {
+            return self.shard(dim, shard);
         }
         let end = self.size(dim);
         Extent { start: 0, end }
     }
 
-    /// As [`Kernel::chunked_side`].
-    fn chunked_side(&self, partition: PartitionId) -> Option<Side> {
+    /// As [`Kernel::sharded_side`].
+    fn sharded_side(&self, partition: PartitionId) -> Option<Side> {
         let partition = &self.partitions[partition.index()];
-        partition.chunked_side(|dim| self.dims[usize::from(dim.0)].chunked)
+        partition.sharded_side(|dim| self.dims[usize::from(dim.0)].sharded)
     }
 
-    /// Rows and columns of the grid of items in one chunk: of a full chunk if `chunk` is `None`.
-    pub fn grid(&self, partition: PartitionId, chunk: Option<u32>) -> (u32, u32) {
+    /// Rows and columns of the grid of items in one shard: of a full shard if `shard` is `None`.
+    pub fn grid(&self, partition: PartitionId, shard: Option<u32>) -> (u32, u32) {
         let blocks = |side: Side| {
             let of = &self.partitions[partition.index()];
-            let divided = self.chunked_side(partition) == Some(side);
-            let size = match chunk {
-                None if divided => self.chunk_rows(of.dim(side)),
-                _ => self.span(partition, side, chunk.unwrap_or(0)).len(),
+            let divided = self.sharded_side(partition) == Some(side);
+            let size = match shard {
+                None if divided => self.shard_rows(of.dim(side)),
+                _ => self.span(partition, side, shard.unwrap_or(0)).len(),
             };
             let block = of.block(side);
             block.map_or(u32::from(size > 0), |block| size.div_ceil(block))
@@ -377,22 +377,22 @@ impl Geometry {
         (blocks(Side::Rows), blocks(Side::Columns))
     }
 
-    /// The chunks of a partition: of its rows or of its columns.
-    pub fn partition_chunks(&self, partition: PartitionId) -> u32 {
-        match self.chunked_side(partition) {
+    /// The shards of a partition: of its rows or of its columns.
+    pub fn partition_shards(&self, partition: PartitionId) -> u32 {
+        match self.sharded_side(partition) {
             Some(_) => self.world,
             None => 1,
         }
     }
 
-    /// The cells of a counter axis over this partition. Every chunk has those of a full chunk of the largest launch, so
-    /// that a cell's index depends neither on the last chunk's size nor on this launch's rows.
+    /// The cells of a counter axis over this partition. Every shard has those of a full shard of the largest launch, so
+    /// that a cell's index depends neither on the last shard's size nor on this launch's rows.
     pub fn cells(&self, partition: PartitionId) -> u64 {
         let (rows, columns) = self.cell_grid(partition);
-        u64::from(rows) * u64::from(columns) * u64::from(self.partition_chunks(partition))
+        u64::from(rows) * u64::from(columns) * u64::from(self.partition_shards(partition))
     }
 
-    /// Rows of cells that each chunk has along a counter axis over this partition.
+    /// Rows of cells that each shard has along a counter axis over this partition.
     pub fn cell_rows(&self, partition: PartitionId) -> u32 {
         self.cell_grid(partition).0
     }
@@ -400,7 +400,7 @@ impl Geometry {
     /// The index of an item's cell along a counter axis over its partition.
     pub fn cell(&self, partition: PartitionId, item: Item) -> u32 {
         let (rows, columns) = self.cell_grid(partition);
-        (item.chunk * rows + item.row) * columns + item.column
+        (item.shard * rows + item.row) * columns + item.column
     }
 
     fn cell_grid(&self, partition: PartitionId) -> (u32, u32) {
@@ -408,7 +408,7 @@ impl Geometry {
         let partition = &self.partitions[partition.index()];
         let most = match partition.across {
             true => self.most(partition.rows),
-            false => self.most_chunk_rows(partition.rows),
+            false => self.most_shard_rows(partition.rows),
         };
         (
             partition.row_block.map_or(1, |block| most.div_ceil(block)),
@@ -416,16 +416,16 @@ impl Geometry {
         )
     }
 
-    /// Items of a partition over all chunks, full chunks assumed.
+    /// Items of a partition over all shards, full shards assumed.
     pub fn items(&self, partition: PartitionId) -> u64 {
         let (rows, columns) = self.grid(partition, None);
-        u64::from(rows) * u64::from(columns) * u64::from(self.partition_chunks(partition))
+        u64::from(rows) * u64::from(columns) * u64::from(self.partition_shards(partition))
     }
 
     /// The rows and columns of an item.
     pub fn item(&self, partition: PartitionId, item: Item) -> (Extent, Extent) {
         let part = |side: Side, at: u32| {
-            let all = self.span(partition, side, item.chunk);
+            let all = self.span(partition, side, item.shard);
             let Some(block) = self.partitions[partition.index()].block(side) else {
                 return all;
             };
@@ -438,15 +438,15 @@ impl Geometry {
         (part(Side::Rows, item.row), part(Side::Columns, item.column))
     }
 
-    /// The items of `partition` in `chunk` that hold any of an extent along a side, as ranges of its grid.
+    /// The items of `partition` in `shard` that hold any of an extent along a side, as ranges of its grid.
     pub fn overlapping(
         &self,
         partition: PartitionId,
-        chunk: u32,
+        shard: u32,
         (side, extent): (Side, Extent),
     ) -> (Range<u32>, Range<u32>) {
-        let (rows, columns) = self.grid(partition, Some(chunk));
-        let start = self.span(partition, side, chunk).start;
+        let (rows, columns) = self.grid(partition, Some(shard));
+        let start = self.span(partition, side, shard).start;
         let along = match self.partitions[partition.index()].block(side) {
             _ if extent.is_empty() => 0..0,
             None => 0..1,
@@ -485,8 +485,8 @@ impl Geometry {
 
     /// The rows of a buffer that rank `home` holds.
     pub fn held(&self, buffer: &Buffer, home: u32) -> Extent {
-        if buffer.chunk_only() && self.dims[usize::from(buffer.rows.0)].chunked {
-            self.chunk(buffer.rows, home)
+        if buffer.shard_only() && self.dims[usize::from(buffer.rows.0)].sharded {
+            self.shard(buffer.rows, home)
         } else {
             Extent {
                 start: 0,
@@ -495,7 +495,7 @@ impl Geometry {
         }
     }
 
-    /// This geometry with at most `size` of a dimension that is not divided into chunks, and as many blocks as that has.
+    /// This geometry with at most `size` of a dimension that is not divided into shards, and as many blocks as that has.
     pub(crate) fn resized(&self, kernel: &Kernel, dim: DimId, size: u32) -> Geometry {
         let mut geometry = self.clone();
         let name = &kernel.dims[usize::from(dim.0)].name;
@@ -505,8 +505,8 @@ impl Geometry {
                 Some(blocks) if blocks.of == *name => size.div_ceil(blocks.width),
                 Some(_) | None => continue,
             };
-            (own.size, own.chunk, own.most) =
-                (size.min(own.size), size.min(own.chunk), size.min(own.most));
+            (own.size, own.shard, own.most) =
+                (size.min(own.size), size.min(own.shard), size.min(own.most));
         }
         geometry.counters = kernel
             .counters
@@ -534,24 +534,24 @@ impl Geometry {
     }
 
     /// The class: two geometries of a kernel with the same class have the same steps up to the extents of edge items.
-    /// It is the grid of every chunk, the cells, and K. Overlaps between partitions follow from the grids, since only
-    /// the last block of a chunk is partial.
+    /// It is the grid of every shard, the cells, and K. Overlaps between partitions follow from the grids, since only
+    /// the last block of a shard is partial.
     pub fn class(&self) -> Vec<u32> {
         let mut class: Vec<u32> = self
             .dims
             .iter()
-            .filter(|dim| !dim.chunked)
+            .filter(|dim| !dim.sharded)
             .map(|dim| dim.size)
             .collect();
         for index in 0..self.partitions.len() {
             let partition = PartitionId(index as u16);
             class.push(self.cell_grid(partition).0);
-            let chunks = self.partition_chunks(partition);
-            let grids = (0..chunks).map(|chunk| self.grid(partition, Some(chunk)));
+            let shards = self.partition_shards(partition);
+            let grids = (0..shards).map(|shard| self.grid(partition, Some(shard)));
             class.extend(grids.flat_map(|(rows, columns)| [rows, columns]));
             // Where shards end within its items follows from their sizes alone.
             let of = &self.partitions[index];
-            class.extend(of.across.then(|| self.chunk_rows(of.rows)));
+            class.extend(of.across.then(|| self.shard_rows(of.rows)));
             class.extend(of.across.then(|| self.size(of.rows)));
         }
         class

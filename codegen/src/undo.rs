@@ -14,7 +14,7 @@ pub enum Fix {
     Multiplicity,
     /// A bias or residual is a term like a product.
     AddedTerms,
-    /// A Gathered tensor holds its own rows, not those of another tensor; a slot of an Exchanged one what its rank sends,
+    /// A Gathered tensor holds its own rows, not those of another tensor; a slot of an AllToAll one what its rank sends,
     /// rows of a gathered output what their rank computes.
     Provenance,
     /// Checks of what holds between launches, over every shape of the series.

@@ -1,7 +1,7 @@
 //! Everything that makes two compiled kernels differ.
 
 use crate::dtype::Dtype;
-use crate::encoding::rule::Rule;
+use crate::encoding::rule::ScaleRule;
 use crate::encoding::{Along, Scaling};
 pub use crate::encoding::{Asked, Encodings, PROMOTION_INTERVAL, Scales, Tensors};
 use crate::program::Setting;
@@ -227,17 +227,17 @@ impl Variant {
     /// [`Scales::Blocks1d1d`]).
     ///
     /// ```
-    /// use counterflow_codegen::rule::{Fp8, Rule};
+    /// use counterflow_codegen::rule::{Fp8, ScaleRule};
     /// use counterflow_codegen::variant::{Tensors, Variant};
     /// use counterflow_codegen::dtype::Dtype;
     ///
-    /// let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
+    /// let rule = ScaleRule::transformer_engine(Fp8::E4M3).powers_of_two();
     /// let variant = Variant::new(1).output_scales(rule);
     /// assert_eq!(variant.asked(&Tensors::Outputs).element, Some(Dtype::E4M3));
     /// assert_eq!(variant.to_string(), "sm90 world 1 nt output=e4m3 output-scales=te+pow2");
     /// ```
     #[must_use]
-    pub fn output_scales(mut self, rule: Rule) -> Self {
+    pub fn output_scales(mut self, rule: ScaleRule) -> Self {
         self.encodings.change(Tensors::Outputs, |asked| {
             asked.element = Some(rule.to.dtype());
             asked.scale = Some(Scaling::Computed(rule));
@@ -249,14 +249,14 @@ impl Variant {
     /// tile makes them; who adds it multiplies, and adds in f32, in the same order as ever.
     ///
     /// ```
-    /// use counterflow_codegen::{rule::{Fp8, Rule}, variant::Variant};
+    /// use counterflow_codegen::{rule::{Fp8, ScaleRule}, variant::Variant};
     ///
-    /// let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
-    /// let variant = Variant::new(2).partial_sums(rule);
+    /// let rule = ScaleRule::transformer_engine(Fp8::E4M3).powers_of_two();
+    /// let variant = Variant::new(2).quantised_reduction(rule);
     /// assert_eq!(variant.to_string(), "sm90 world 2 nt partial-sums=e4m3 by te+pow2");
     /// ```
     #[must_use]
-    pub fn partial_sums(mut self, rule: Rule) -> Self {
+    pub fn quantised_reduction(mut self, rule: ScaleRule) -> Self {
         self.encodings.change(Tensors::PartialSums, |asked| {
             asked.element = Some(rule.to.dtype());
             asked.scale = Some(Scaling::Computed(rule));
@@ -265,12 +265,12 @@ impl Variant {
     }
 
     /// The rule by which launches make scales of outputs, if they do.
-    pub fn output_rule(&self) -> Option<Rule> {
+    pub fn output_rule(&self) -> Option<ScaleRule> {
         self.asked(&Tensors::Outputs).scale.and_then(Scaling::rule)
     }
 
     /// The rule by which partial sums travel in FP8, if they do.
-    pub fn partial_rule(&self) -> Option<Rule> {
+    pub fn partial_rule(&self) -> Option<ScaleRule> {
         self.asked(&Tensors::PartialSums)
             .scale
             .and_then(Scaling::rule)

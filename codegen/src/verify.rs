@@ -13,8 +13,8 @@
 //!
 //! Rules between launches of different shapes are checked for all launches of a [`Series`]; see `launches`.
 //!
-//! Shapes fall into classes. Two shapes of one class have the same number of items in every chunk, the same overlaps
-//! between partitions and the same empty chunks. Their steps differ only in the extents of edge items, which only the
+//! Shapes fall into classes. Two shapes of one class have the same number of items in every shard, the same overlaps
+//! between partitions and the same empty shards. Their steps differ only in the extents of edge items, which only the
 //! bounds rule looks at. [`Series`] keeps the verdict of each class. If tiles of a row differ only in the columns they
 //! write (in every gather), one column of them is checked for all: `columns` says when and why.
 //!
@@ -58,18 +58,18 @@
 //! products (of a rank, of two tensors), inputs, constants, and results of functions. Copies carry terms, `+`, `.sum()`
 //! and `+=` add their counts, `-` subtracts them. At the end
 //!
-//! - `Scattered` and `Reduced` hold every rank's products once, the same of every rank (if nothing is multiplied,
+//! - `ReduceScattered` and `AllReduced` hold every rank's products once, the same of every rank (if nothing is multiplied,
 //!   every rank's input), or functions of that sum. One rank adds a bias, residual or constant, once: the rank that
 //!   completes the sum or the one that owns the rows. A rank may not add it to its part of the sum, nor apply a
 //!   function to that part, not even a factor;
 //! - `Accumulated` gets every product of its expression once, and nothing but products;
 //! - `Gathered` holds its owners' rows of that same tensor, copied or stored unchanged;
 //! - a `Gathered` output holds in rank `r`'s rows any expression that rank `r` computed, the same one on every rank;
-//! - `Exchanged` holds in slot `s` what rank `s` sends: any expression that it computed, or its inputs;
+//! - `AllToAll` holds in slot `s` what rank `s` sends: any expression that it computed, or its inputs;
 //! - `Out` may be any expression.
 //!
 //! This is exact but for one case: if rows or columns that one item reads hold different sums, what is computed from
-//! them counts as part of no sum. (All items of a partition do the same throughout a chunk, so this needs loops over
+//! them counts as part of no sum. (All items of a partition do the same throughout a shard, so this needs loops over
 //! different partitions.)
 
 use crate::diag::Diagnostics;

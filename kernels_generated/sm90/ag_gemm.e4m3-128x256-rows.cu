@@ -10,9 +10,9 @@ constexpr u32 STAGES = 3;  // stages of x and w in flight
 constexpr u32 SUBTILES = 4;  // output subtiles in flight
 constexpr u32 STAGING_SLOTS = 12;  // staging buffers of a CTA that moves data, where stages and subtiles will be
 constexpr u32 STAGING_N_NARROW = 128;  // the same, of elements of one byte
-constexpr u32 BATCH = 16;  // staging buffers of a piece that one CTA sends, with one signal
+constexpr u32 BATCH = 16;  // staging buffers of a chunk that one CTA sends, with one signal
 constexpr u32 COMM_CTAS = 8;  // blocks that move data: such blocks come first in the grid
-constexpr u32 PIECE = 128;  // rows that have one counter cell
+constexpr u32 CHUNK = 128;  // rows that have one counter cell
 constexpr u32 PARTIAL_BOX_ROWS = 32;  // of an operand's box, loaded if one of them exists
 constexpr u32 SENDING = 5;  // stores of staging buffers under way that may still read them
 constexpr u32 SUBTILE_N = 64;  // columns of an output subtile
@@ -37,22 +37,22 @@ struct Plan {
     Cells cells;
     const float* x_scale;  // a number a row
     const float* w_scale;  // a number a column
-    u32 m;  // rows of the product, over all chunks
+    u32 m;  // rows of the product, over all shards
     u32 k;  // its depth
     u32 n;  // its columns
-    u32 rows;  // of m, in a full chunk
-    u32 partial_chunk;  // the partial chunk: it has some rows, but not all, and a map of its own
+    u32 rows;  // of m, in a full shard
+    u32 partial_shard;  // the partial shard: it has some rows, but not all, and a map of its own
     u32 me;  // this rank
     u32 world;  // how many ranks there are
     u32 arrived;  // a counter: its first cell
     u32 ready_x;  // a counter: its first cell
-    u32 pieces_m;  // rows of pieces in a chunk, each with its cells
+    u32 chunks_m;  // rows of chunks in a shard, each with its cells
     u32 late_join;  // waves of items before the first blocks take part
 };
 
-// Rows of a chunk: the split rounds up, so the last ones may be short, or empty.
-__device__ __forceinline__ u32 rows_of(const Plan& plan, u32 chunk) {
-    const u32 first = chunk * plan.rows;
+// Rows of a shard: the split rounds up, so the last ones may be short, or empty.
+__device__ __forceinline__ u32 rows_of(const Plan& plan, u32 shard) {
+    const u32 first = shard * plan.rows;
     return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
 }
 
@@ -72,14 +72,14 @@ __device__ __forceinline__ float y_value(float product, float x_scale, float w_s
 
 extern "C" __global__ void __launch_bounds__(384, 1)
 ag_gemm(
-        const __grid_constant__ TensorMap x,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 128x128
-        const __grid_constant__ TensorMap x_partial_chunk,  // the partial chunk; boxes of 128x128
-        // everyone's, a chunk a rank: peers write it meanwhile; boxes of 32x128
+        const __grid_constant__ TensorMap x,  // everyone's, a shard a rank: peers write it meanwhile; boxes of 128x128
+        const __grid_constant__ TensorMap x_partial_shard,  // the partial shard; boxes of 128x128
+        // everyone's, a shard a rank: peers write it meanwhile; boxes of 32x128
         const __grid_constant__ TensorMap x_partial_box,
         const __grid_constant__ TensorMap w,  // own memory, one matrix; boxes of 256x128
         const __grid_constant__ TensorMap w_partial_box,  // own memory, one matrix; boxes of 32x128
-        const __grid_constant__ TensorMap y,  // own memory, a matrix for each rank's chunk; boxes of 128x64
-        const __grid_constant__ TensorMap y_partial_chunk,  // the partial chunk; boxes of 128x64
+        const __grid_constant__ TensorMap y,  // own memory, a matrix for each rank's shard; boxes of 128x64
+        const __grid_constant__ TensorMap y_partial_shard,  // the partial shard; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
     extern __shared__ __align__(1024) u8 shared[];
@@ -131,20 +131,20 @@ ag_gemm(
                 }
                 #pragma unroll 1
                 for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
-                    const u32 pieces = ceil_div(rows_of(plan, me), PIECE);
+                    const u32 chunks = ceil_div(rows_of(plan, me), CHUNK);
                     const u32 batches = ceil_div(ceil_div(plan.k, STAGING_N_NARROW), BATCH);
-                    const u32 items = pieces * batches;
+                    const u32 items = chunks * batches;
                     for (; scheduler.has(items); scheduler.next()) {
-                        const u32 p_row = scheduler.tile() / batches;
+                        const u32 c_row = scheduler.tile() / batches;
                         const u32 batch = scheduler.tile() % batches;
-                        // x.on(peer)[p] = x[p]
+                        // x.on(peer)[c] = x[c]
                         #pragma unroll 1
                         for (u32 i = 0; i < BATCH; ++i) {
                             staging_empty[staging.index].wait(staging.phase ^ 1, watch, LOAD);
                             const auto full = staging_full[staging.index];
                             full.expect(STAGING_BYTES);
                             tma_load(smem_staging[staging.index], x, full.at, (batch * BATCH + i) * STAGING_N_NARROW,
-                                p_row * PIECE, me, me);
+                                c_row * CHUNK, me, me);
                             staging.advance();
                         }
                     }
@@ -160,15 +160,15 @@ ag_gemm(
             TileScheduler scheduler = TileScheduler::late_comm(plan.late_join, COMM_CTAS);
             PipelineState<STAGES> stage;
             #pragma unroll 1
-            for (u32 chunk_step = 0; chunk_step < world; ++chunk_step) {
-                const u32 chunk = (me + chunk_step) % world;
-                const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
+            for (u32 shard_step = 0; shard_step < world; ++shard_step) {
+                const u32 shard = (me + shard_step) % world;
+                const u32 tiles_m = ceil_div(rows_of(plan, shard), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 for (; scheduler.has(tiles); scheduler.next()) {
                     const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                     // acc0 += dot(x[t.rows, :], w[t.columns, :])
                     const u32 x_rows =
-                        min(ceil_div(rows_of(plan, chunk) - t.row * TILE_M, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS,
+                        min(ceil_div(rows_of(plan, shard) - t.row * TILE_M, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS,
                         TILE_M);
                     const u32 w_rows =
                         min(ceil_div(plan.n - t.column * TILE_N, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS, TILE_N);
@@ -180,13 +180,13 @@ ag_gemm(
                             full.at, step * TILE_K, t.column * TILE_N);
                         if (step == 0) {
                             // wait arrived[t.rows]
-                            const u32 arrived_cell = chunk * plan.pieces_m + t.row * TILE_M / PIECE;
+                            const u32 arrived_cell = shard * plan.chunks_m + t.row * TILE_M / CHUNK;
                             counter_wait(plan.cells, me, plan.arrived + arrived_cell, watch, LOAD, ARRIVED);
                             fence_async_global();
                         }
                         full.expect(x_rows * TILE_K + w_rows * TILE_K);
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows,
-                            full.at, step * TILE_K, t.row * TILE_M, chunk, me);
+                            full.at, step * TILE_K, t.row * TILE_M, shard, me);
                         stage.advance();
                     }
                 }
@@ -203,9 +203,9 @@ ag_gemm(
                 #pragma unroll 1
                 for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
                     const u32 peer = (me + world - 1 - peer_step) % world;
-                    const u32 pieces = ceil_div(rows_of(plan, me), PIECE);
+                    const u32 chunks = ceil_div(rows_of(plan, me), CHUNK);
                     const u32 batches = ceil_div(ceil_div(plan.k, STAGING_N_NARROW), BATCH);
-                    const u32 items = pieces * batches;
+                    const u32 items = chunks * batches;
                     // Without items here there is nothing to wait for.
                     if (scheduler.has(items)) {
                         // wait ready_x[peer] (credit: its x may be touched)
@@ -213,31 +213,31 @@ ag_gemm(
                         fence_async_global();
                     }
                     for (; scheduler.has(items); scheduler.next()) {
-                        const u32 p_row = scheduler.tile() / batches;
+                        const u32 c_row = scheduler.tile() / batches;
                         const u32 batch = scheduler.tile() % batches;
-                        // x.on(peer)[p] = x[p]
+                        // x.on(peer)[c] = x[c]
                         #pragma unroll 1
                         for (u32 i = 0; i < BATCH; ++i) {
                             staging_full[staging.index].wait(staging.phase, watch, STORE);
-                            tma_store(me == plan.partial_chunk ? x_partial_chunk : x, smem_staging[staging.index],
-                                (batch * BATCH + i) * STAGING_N_NARROW, p_row * PIECE, me, peer);
+                            tma_store(me == plan.partial_shard ? x_partial_shard : x, smem_staging[staging.index],
+                                (batch * BATCH + i) * STAGING_N_NARROW, c_row * CHUNK, me, peer);
                             ++held;
                             tma_commit();
                             staging.advance();
                             tma_wait_read<SENDING>();  // the latest stores may still read their staging buffers
                             for (; held > SENDING; --held, oldest.advance()) staging_empty[oldest.index].arrive();
                         }
-                        // x.scale.on(peer)[p.rows, :] = x.scale[p.rows, :]
+                        // x.scale.on(peer)[c.rows, :] = x.scale[c.rows, :]
                         if (batch == 0) {
-                            scales_copy(scales_on(plan.x_scale, plan.cells, me, peer) + me * plan.rows + p_row * PIECE,
-                                scales_on(plan.x_scale, plan.cells, me, me) + me * plan.rows + p_row * PIECE,
-                                min(PIECE, rows_of(plan, me) - p_row * PIECE));
+                            scales_copy(scales_on(plan.x_scale, plan.cells, me, peer) + me * plan.rows + c_row * CHUNK,
+                                scales_on(plan.x_scale, plan.cells, me, me) + me * plan.rows + c_row * CHUNK,
+                                min(CHUNK, rows_of(plan, me) - c_row * CHUNK));
                         }
                         tma_wait<BATCH>();  // all but the latest item's stores are complete
                         if (unsignalled) counter_add(unsignalled, 1);
                         unsignalled = nullptr;
-                        // signal arrived.on(peer)[p] += 1
-                        const u32 arrived_cell = me * plan.pieces_m + p_row;
+                        // signal arrived.on(peer)[c] += 1
+                        const u32 arrived_cell = me * plan.chunks_m + c_row;
                         unsignalled = counter_on(plan.cells, peer, plan.arrived + arrived_cell);
                     }
                     scheduler.end_loop(items);
@@ -252,9 +252,9 @@ ag_gemm(
             TileScheduler scheduler = TileScheduler::late_comm(plan.late_join, COMM_CTAS);
             PipelineState<SUBTILES> subtile;
             #pragma unroll 1
-            for (u32 chunk_step = 0; chunk_step < world; ++chunk_step) {
-                const u32 chunk = (me + chunk_step) % world;
-                const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
+            for (u32 shard_step = 0; shard_step < world; ++shard_step) {
+                const u32 shard = (me + shard_step) % world;
+                const u32 tiles_m = ceil_div(rows_of(plan, shard), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 for (; scheduler.has(tiles); scheduler.next()) {
                     const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
@@ -262,8 +262,8 @@ ag_gemm(
                     #pragma unroll 1
                     for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                         subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
-                        tma_store(chunk == plan.partial_chunk ? y_partial_chunk : y, smem_subtile[subtile.index],
-                            t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, chunk);
+                        tma_store(shard == plan.partial_shard ? y_partial_shard : y, smem_subtile[subtile.index],
+                            t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, shard);
                         tma_commit();
                         tma_wait_read<0>();
                         subtile_empty[subtile.index].arrive();
@@ -284,9 +284,9 @@ ag_gemm(
         PipelineState<STAGES> stage;
         PipelineState<SUBTILES> subtile;
         #pragma unroll 1
-        for (u32 chunk_step = 0; chunk_step < world; ++chunk_step) {
-            const u32 chunk = (me + chunk_step) % world;
-            const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
+        for (u32 shard_step = 0; shard_step < world; ++shard_step) {
+            const u32 shard = (me + shard_step) % world;
+            const u32 tiles_m = ceil_div(rows_of(plan, shard), TILE_M);
             const u32 tiles = tiles_m * tiles_n;
             for (; scheduler.has(tiles); scheduler.next()) {
                 const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
@@ -316,8 +316,8 @@ ag_gemm(
                 for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                     subtile_empty[subtile.index].wait(subtile.phase ^ 1, watch, MULTIPLY);
                     float x_scale[2];
-                    vector_read_transposed(x_scale, plan.x_scale, chunk * plan.rows + t.row * TILE_M + first_row,
-                        chunk * plan.rows + rows_of(plan, chunk), lane);
+                    vector_read_transposed(x_scale, plan.x_scale, shard * plan.rows + t.row * TILE_M + first_row,
+                        shard * plan.rows + rows_of(plan, shard), lane);
                     float w_scale[SUBTILE_N / 4];
                     vector_read<SUBTILE_N>(w_scale, plan.w_scale, t.column * TILE_N + part * SUBTILE_N, plan.n, lane);
                     float y_values[SUBTILE_N / 2];
@@ -343,7 +343,7 @@ ag_gemm(
         // Every CTA is done with its waits, loads and stores when the last one comes here.
         const bool last = __shfl_sync(~0u, threadIdx.x == 0 && last_of(plan.cells.finished, gridDim.x), 0);
         if (last) {
-            counters_advance(plan.cells, me, plan.arrived, world * plan.pieces_m, threadIdx.x);
+            counters_advance(plan.cells, me, plan.arrived, world * plan.chunks_m, threadIdx.x);
             counters_advance(plan.cells, me, plan.ready_x, world, threadIdx.x);
         }
     }

@@ -10,9 +10,9 @@ constexpr u32 STAGES = 3;  // stages of x and w in flight
 constexpr u32 SUBTILES = 4;  // output subtiles in flight
 constexpr u32 STAGING_SLOTS = 12;  // staging buffers of a CTA that moves data, where stages and subtiles will be
 constexpr u32 STAGING_N = 64;  // columns of such a staging buffer
-constexpr u32 BATCH = 16;  // staging buffers of a piece that one CTA sends, with one signal
+constexpr u32 BATCH = 16;  // staging buffers of a chunk that one CTA sends, with one signal
 constexpr u32 COMM_CTAS = 8;  // blocks that move data: such blocks come first in the grid
-constexpr u32 PIECE = 128;  // rows that have one counter cell
+constexpr u32 CHUNK = 128;  // rows that have one counter cell
 constexpr u32 PARTIAL_BOX_ROWS = 32;  // of an operand's box, loaded if one of them exists
 constexpr u32 SENDING = 5;  // stores of staging buffers under way that may still read them
 constexpr u32 SUBTILE_N = 64;  // columns of an output subtile
@@ -35,22 +35,22 @@ enum What : u32 { STAGE_FULL, STAGE_EMPTY, SUBTILE_FULL, SUBTILE_EMPTY, STAGING_
 // What the host passes for one launch.
 struct Plan {
     Cells cells;
-    u32 m;  // rows of the product, over all chunks
+    u32 m;  // rows of the product, over all shards
     u32 k;  // its depth
     u32 n;  // its columns
-    u32 rows;  // of m, in a full chunk
-    u32 partial_chunk;  // the partial chunk: it has some rows, but not all, and a map of its own
+    u32 rows;  // of m, in a full shard
+    u32 partial_shard;  // the partial shard: it has some rows, but not all, and a map of its own
     u32 me;  // this rank
     u32 world;  // how many ranks there are
     u32 arrived;  // a counter: its first cell
     u32 ready_x;  // a counter: its first cell
-    u32 pieces_m;  // rows of pieces in a chunk, each with its cells
+    u32 chunks_m;  // rows of chunks in a shard, each with its cells
     u32 late_join;  // waves of items before the first blocks take part
 };
 
-// Rows of a chunk: the split rounds up, so the last ones may be short, or empty.
-__device__ __forceinline__ u32 rows_of(const Plan& plan, u32 chunk) {
-    const u32 first = chunk * plan.rows;
+// Rows of a shard: the split rounds up, so the last ones may be short, or empty.
+__device__ __forceinline__ u32 rows_of(const Plan& plan, u32 shard) {
+    const u32 first = shard * plan.rows;
     return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
 }
 
@@ -65,8 +65,8 @@ __device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
 
 extern "C" __global__ void __launch_bounds__(384, 1)
 ag_gemm_across(
-        const __grid_constant__ TensorMap x,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 128x64
-        const __grid_constant__ TensorMap x_partial_chunk,  // the partial chunk; boxes of 128x64
+        const __grid_constant__ TensorMap x,  // everyone's, a shard a rank: peers write it meanwhile; boxes of 128x64
+        const __grid_constant__ TensorMap x_partial_shard,  // the partial shard; boxes of 128x64
         // everyone's, all ranks' rows in one piece: peers write it meanwhile; boxes of 128x64
         const __grid_constant__ TensorMap x_tiles,
         // everyone's, all ranks' rows in one piece: peers write it meanwhile; boxes of 32x64
@@ -126,20 +126,20 @@ ag_gemm_across(
                 }
                 #pragma unroll 1
                 for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
-                    const u32 pieces = ceil_div(rows_of(plan, me), PIECE);
+                    const u32 chunks = ceil_div(rows_of(plan, me), CHUNK);
                     const u32 batches = ceil_div(ceil_div(plan.k, STAGING_N), BATCH);
-                    const u32 items = pieces * batches;
+                    const u32 items = chunks * batches;
                     for (; scheduler.has(items); scheduler.next()) {
-                        const u32 p_row = scheduler.tile() / batches;
+                        const u32 c_row = scheduler.tile() / batches;
                         const u32 batch = scheduler.tile() % batches;
-                        // x.on(peer)[p] = x[p]
+                        // x.on(peer)[c] = x[c]
                         #pragma unroll 1
                         for (u32 i = 0; i < BATCH; ++i) {
                             staging_empty[staging.index].wait(staging.phase ^ 1, watch, LOAD);
                             const auto full = staging_full[staging.index];
                             full.expect(STAGING_BYTES);
                             tma_load(smem_staging[staging.index], x, full.at, (batch * BATCH + i) * STAGING_N,
-                                p_row * PIECE, me, me);
+                                c_row * CHUNK, me, me);
                             staging.advance();
                         }
                     }
@@ -189,10 +189,10 @@ ag_gemm_across(
                             / plan.rows; shard < ceil_div(min(t.row * TILE_M + TILE_M, plan.m), plan.rows); ++shard) {
                             const u32 shard_start = shard * plan.rows;
                             #pragma unroll 1
-                            for (u32 piece = (t.row * TILE_M - min(t.row * TILE_M, shard_start))
-                                / PIECE; piece < ceil_div(min(min(t.row * TILE_M + TILE_M, plan.m) - shard_start,
-                                plan.rows), PIECE); ++piece) {
-                                const u32 arrived_cell = shard * plan.pieces_m + piece;
+                            for (u32 chunk = (t.row * TILE_M - min(t.row * TILE_M, shard_start))
+                                / CHUNK; chunk < ceil_div(min(min(t.row * TILE_M + TILE_M, plan.m) - shard_start,
+                                plan.rows), CHUNK); ++chunk) {
+                                const u32 arrived_cell = shard * plan.chunks_m + chunk;
                                 counter_wait(plan.cells, me, plan.arrived + arrived_cell, watch, LOAD, ARRIVED);
                             }
                         }
@@ -215,9 +215,9 @@ ag_gemm_across(
                 #pragma unroll 1
                 for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
                     const u32 peer = (me + world - 1 - peer_step) % world;
-                    const u32 pieces = ceil_div(rows_of(plan, me), PIECE);
+                    const u32 chunks = ceil_div(rows_of(plan, me), CHUNK);
                     const u32 batches = ceil_div(ceil_div(plan.k, STAGING_N), BATCH);
-                    const u32 items = pieces * batches;
+                    const u32 items = chunks * batches;
                     // Without items here there is nothing to wait for.
                     if (scheduler.has(items)) {
                         // wait ready_x[peer] (credit: its x may be touched)
@@ -225,14 +225,14 @@ ag_gemm_across(
                         fence_async_global();
                     }
                     for (; scheduler.has(items); scheduler.next()) {
-                        const u32 p_row = scheduler.tile() / batches;
+                        const u32 c_row = scheduler.tile() / batches;
                         const u32 batch = scheduler.tile() % batches;
-                        // x.on(peer)[p] = x[p]
+                        // x.on(peer)[c] = x[c]
                         #pragma unroll 1
                         for (u32 i = 0; i < BATCH; ++i) {
                             staging_full[staging.index].wait(staging.phase, watch, STORE);
-                            tma_store(me == plan.partial_chunk ? x_partial_chunk : x, smem_staging[staging.index],
-                                (batch * BATCH + i) * STAGING_N, p_row * PIECE, me, peer);
+                            tma_store(me == plan.partial_shard ? x_partial_shard : x, smem_staging[staging.index],
+                                (batch * BATCH + i) * STAGING_N, c_row * CHUNK, me, peer);
                             ++held;
                             tma_commit();
                             staging.advance();
@@ -242,8 +242,8 @@ ag_gemm_across(
                         tma_wait<BATCH>();  // all but the latest item's stores are complete
                         if (unsignalled) counter_add(unsignalled, 1);
                         unsignalled = nullptr;
-                        // signal arrived.on(peer)[p] += 1
-                        const u32 arrived_cell = me * plan.pieces_m + p_row;
+                        // signal arrived.on(peer)[c] += 1
+                        const u32 arrived_cell = me * plan.chunks_m + c_row;
                         unsignalled = counter_on(plan.cells, peer, plan.arrived + arrived_cell);
                     }
                     scheduler.end_loop(items);
@@ -324,7 +324,7 @@ ag_gemm_across(
         // Every CTA is done with its waits, loads and stores when the last one comes here.
         const bool last = __shfl_sync(~0u, threadIdx.x == 0 && last_of(plan.cells.finished, gridDim.x), 0);
         if (last) {
-            counters_advance(plan.cells, me, plan.arrived, world * plan.pieces_m, threadIdx.x);
+            counters_advance(plan.cells, me, plan.arrived, world * plan.chunks_m, threadIdx.x);
             counters_advance(plan.cells, me, plan.ready_x, world, threadIdx.x);
         }
     }

@@ -11,9 +11,9 @@ constexpr u32 STAGES = 3;  // stages of x and w in flight
 constexpr u32 SUBTILES = 4;  // output subtiles in flight
 constexpr u32 STAGING_SLOTS = 12;  // staging buffers of a CTA that moves data, where stages and subtiles will be
 constexpr u32 STAGING_N = 64;  // columns of such a staging buffer
-constexpr u32 BATCH = 16;  // staging buffers of a piece that one CTA sends, with one signal
+constexpr u32 BATCH = 16;  // staging buffers of a chunk that one CTA sends, with one signal
 constexpr u32 COMM_CTAS = 8;  // blocks that move data: such blocks come first in the grid
-constexpr u32 PIECE = 128;  // rows that have one counter cell
+constexpr u32 CHUNK = 128;  // rows that have one counter cell
 constexpr u32 PARTIAL_BOX_ROWS = 32;  // of an operand's box, loaded if one of them exists
 constexpr u32 SUBTILE_N = 64;  // columns of an output subtile
 
@@ -36,22 +36,22 @@ enum What : u32 { STAGE_FULL, STAGE_EMPTY, SUBTILE_FULL, SUBTILE_EMPTY, STAGING_
 struct Plan {
     Cells cells;
     char* heap_everywhere;  // slot 0 of the heap on every rank at once: multimem alone
-    u32 m;  // rows of the product, over all chunks
+    u32 m;  // rows of the product, over all shards
     u32 k;  // its depth
     u32 n;  // its columns
-    u32 rows;  // of m, in a full chunk
-    u32 partial_chunk;  // the partial chunk: it has some rows, but not all, and a map of its own
+    u32 rows;  // of m, in a full shard
+    u32 partial_shard;  // the partial shard: it has some rows, but not all, and a map of its own
     u32 me;  // this rank
     u32 world;  // how many ranks there are
     u32 arrived;  // a counter: its first cell
     u32 ready_x;  // a counter: its first cell
-    u32 pieces_m;  // rows of pieces in a chunk, each with its cells
+    u32 chunks_m;  // rows of chunks in a shard, each with its cells
     u32 late_join;  // waves of items before the first blocks take part
 };
 
-// Rows of a chunk: the split rounds up, so the last ones may be short, or empty.
-__device__ __forceinline__ u32 rows_of(const Plan& plan, u32 chunk) {
-    const u32 first = chunk * plan.rows;
+// Rows of a shard: the split rounds up, so the last ones may be short, or empty.
+__device__ __forceinline__ u32 rows_of(const Plan& plan, u32 shard) {
+    const u32 first = shard * plan.rows;
     return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
 }
 
@@ -66,16 +66,16 @@ __device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
 
 extern "C" __global__ void __launch_bounds__(384, 1)
 ag_gemm_multicast(
-        const __grid_constant__ TensorMap x,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 128x64
-        const __grid_constant__ TensorMap x_partial_chunk,  // the partial chunk; boxes of 128x64
+        const __grid_constant__ TensorMap x,  // everyone's, a shard a rank: peers write it meanwhile; boxes of 128x64
+        const __grid_constant__ TensorMap x_partial_shard,  // the partial shard; boxes of 128x64
         const __grid_constant__ EveryCopy x_everywhere,  // on every rank at once: multimem alone
-        const __grid_constant__ EveryCopy x_everywhere_partial_chunk,  // the partial chunk
-        // everyone's, a chunk a rank: peers write it meanwhile; boxes of 32x64
+        const __grid_constant__ EveryCopy x_everywhere_partial_shard,  // the partial shard
+        // everyone's, a shard a rank: peers write it meanwhile; boxes of 32x64
         const __grid_constant__ TensorMap x_partial_box,
         const __grid_constant__ TensorMap w,  // own memory, one matrix; boxes of 256x64
         const __grid_constant__ TensorMap w_partial_box,  // own memory, one matrix; boxes of 32x64
-        const __grid_constant__ TensorMap y,  // own memory, a matrix for each rank's chunk; boxes of 128x64
-        const __grid_constant__ TensorMap y_partial_chunk,  // the partial chunk; boxes of 128x64
+        const __grid_constant__ TensorMap y,  // own memory, a matrix for each rank's shard; boxes of 128x64
+        const __grid_constant__ TensorMap y_partial_shard,  // the partial shard; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
     extern __shared__ __align__(1024) u8 shared[];
@@ -125,20 +125,20 @@ ag_gemm_multicast(
                         counter_add(plan.cells, peer, plan.ready_x + me, 1);
                     }
                 }
-                const u32 pieces = ceil_div(rows_of(plan, me), PIECE);
+                const u32 chunks = ceil_div(rows_of(plan, me), CHUNK);
                 const u32 batches = ceil_div(ceil_div(plan.k, STAGING_N), BATCH);
-                const u32 items = pieces * batches;
+                const u32 items = chunks * batches;
                 for (; scheduler.has(items); scheduler.next()) {
-                    const u32 p_row = scheduler.tile() / batches;
+                    const u32 c_row = scheduler.tile() / batches;
                     const u32 batch = scheduler.tile() % batches;
-                    // x.everywhere[p] = x[p]
+                    // x.everywhere[c] = x[c]
                     #pragma unroll 1
                     for (u32 i = 0; i < BATCH; ++i) {
                         staging_empty[staging.index].wait(staging.phase ^ 1, watch, LOAD);
                         const auto full = staging_full[staging.index];
                         full.expect(STAGING_BYTES);
                         tma_load(smem_staging[staging.index], x, full.at, (batch * BATCH + i) * STAGING_N,
-                            p_row * PIECE, me, me);
+                            c_row * CHUNK, me, me);
                         staging.advance();
                     }
                 }
@@ -152,15 +152,15 @@ ag_gemm_multicast(
             TileScheduler scheduler = TileScheduler::late_comm(plan.late_join, COMM_CTAS);
             PipelineState<STAGES> stage;
             #pragma unroll 1
-            for (u32 chunk_step = 0; chunk_step < world; ++chunk_step) {
-                const u32 chunk = (me + chunk_step) % world;
-                const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
+            for (u32 shard_step = 0; shard_step < world; ++shard_step) {
+                const u32 shard = (me + shard_step) % world;
+                const u32 tiles_m = ceil_div(rows_of(plan, shard), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 for (; scheduler.has(tiles); scheduler.next()) {
                     const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                     // acc0 += dot(x[t.rows, :], w[t.columns, :])
                     const u32 x_rows =
-                        min(ceil_div(rows_of(plan, chunk) - t.row * TILE_M, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS,
+                        min(ceil_div(rows_of(plan, shard) - t.row * TILE_M, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS,
                         TILE_M);
                     const u32 w_rows =
                         min(ceil_div(plan.n - t.column * TILE_N, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS, TILE_N);
@@ -172,13 +172,13 @@ ag_gemm_multicast(
                             full.at, step * TILE_K, t.column * TILE_N);
                         if (step == 0) {
                             // wait arrived[t.rows]
-                            const u32 arrived_cell = chunk * plan.pieces_m + t.row * TILE_M / PIECE;
+                            const u32 arrived_cell = shard * plan.chunks_m + t.row * TILE_M / CHUNK;
                             counter_wait(plan.cells, me, plan.arrived + arrived_cell, watch, LOAD, ARRIVED);
                             fence_async_global();
                         }
                         full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows,
-                            full.at, step * TILE_K, t.row * TILE_M, chunk, me);
+                            full.at, step * TILE_K, t.row * TILE_M, shard, me);
                         stage.advance();
                     }
                 }
@@ -191,11 +191,11 @@ ag_gemm_multicast(
                 PipelineState<STAGING_SLOTS> staging;
                 u32 held = 0;  // stores whose staging buffers may not have been read
                 PipelineState<STAGING_SLOTS> oldest;  // the first of those
-                const u32 pieces = ceil_div(rows_of(plan, me), PIECE);
+                const u32 chunks = ceil_div(rows_of(plan, me), CHUNK);
                 const u32 batches = ceil_div(ceil_div(plan.k, STAGING_N), BATCH);
-                const u32 items = pieces * batches;
+                const u32 items = chunks * batches;
                 for (; scheduler.has(items); scheduler.next()) {
-                    const u32 p_row = scheduler.tile() / batches;
+                    const u32 c_row = scheduler.tile() / batches;
                     const u32 batch = scheduler.tile() % batches;
                     // wait ready_x[others] (credit: its x may be touched)
                     #pragma unroll 1
@@ -210,13 +210,13 @@ ag_gemm_multicast(
                     }
                     fence_alias();
                     __syncwarp();
-                    // x.everywhere[p] = x[p]
+                    // x.everywhere[c] = x[c]
                     #pragma unroll 1
                     for (u32 i = 0; i < BATCH; ++i) {
                         staging_full[staging.index].wait(staging.phase, watch, STORE);
-                        multicast_store<T, 128, 64>(me == plan.partial_chunk ? x_everywhere_partial_chunk
+                        multicast_store<T, 128, 64>(me == plan.partial_shard ? x_everywhere_partial_shard
                             : x_everywhere, smem_staging[staging.index], (batch * BATCH + i) * STAGING_N,
-                            p_row * PIECE, me);
+                            c_row * CHUNK, me);
                         ++held;
                         fence_async_shared();
                         __syncwarp();
@@ -227,8 +227,8 @@ ag_gemm_multicast(
                     }
                     fence_alias();
                     __syncwarp();
-                    // signal arrived.everywhere[p] += 1
-                    const u32 arrived_cell = me * plan.pieces_m + p_row;
+                    // signal arrived.everywhere[c] += 1
+                    const u32 arrived_cell = me * plan.chunks_m + c_row;
                     if (elect_one()) {
                         counter_add_everywhere(plan.heap_everywhere, plan.cells, plan.arrived + arrived_cell, 1);
                     }
@@ -237,9 +237,9 @@ ag_gemm_multicast(
             TileScheduler scheduler = TileScheduler::late_comm(plan.late_join, COMM_CTAS);
             PipelineState<SUBTILES> subtile;
             #pragma unroll 1
-            for (u32 chunk_step = 0; chunk_step < world; ++chunk_step) {
-                const u32 chunk = (me + chunk_step) % world;
-                const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
+            for (u32 shard_step = 0; shard_step < world; ++shard_step) {
+                const u32 shard = (me + shard_step) % world;
+                const u32 tiles_m = ceil_div(rows_of(plan, shard), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 for (; scheduler.has(tiles); scheduler.next()) {
                     const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
@@ -248,8 +248,8 @@ ag_gemm_multicast(
                     for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                         subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
                         if (elect_one()) {
-                            tma_store(chunk == plan.partial_chunk ? y_partial_chunk : y, smem_subtile[subtile.index],
-                                t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, chunk);
+                            tma_store(shard == plan.partial_shard ? y_partial_shard : y, smem_subtile[subtile.index],
+                                t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, shard);
                             tma_commit();
                             tma_wait_read<0>();
                             subtile_empty[subtile.index].arrive();
@@ -273,9 +273,9 @@ ag_gemm_multicast(
         PipelineState<STAGES> stage;
         PipelineState<SUBTILES> subtile;
         #pragma unroll 1
-        for (u32 chunk_step = 0; chunk_step < world; ++chunk_step) {
-            const u32 chunk = (me + chunk_step) % world;
-            const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
+        for (u32 shard_step = 0; shard_step < world; ++shard_step) {
+            const u32 shard = (me + shard_step) % world;
+            const u32 tiles_m = ceil_div(rows_of(plan, shard), TILE_M);
             const u32 tiles = tiles_m * tiles_n;
             for (; scheduler.has(tiles); scheduler.next()) {
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
@@ -319,7 +319,7 @@ ag_gemm_multicast(
         // Every CTA is done with its waits, loads and stores when the last one comes here.
         const bool last = __shfl_sync(~0u, threadIdx.x == 0 && last_of(plan.cells.finished, gridDim.x), 0);
         if (last) {
-            counters_advance(plan.cells, me, plan.arrived, world * plan.pieces_m, threadIdx.x);
+            counters_advance(plan.cells, me, plan.arrived, world * plan.chunks_m, threadIdx.x);
             counters_advance(plan.cells, me, plan.ready_x, world, threadIdx.x);
         }
     }

@@ -10,7 +10,7 @@ constexpr u32 STAGES = 3;  // stages of x and w in flight
 constexpr u32 SUBTILES = 4;  // output subtiles in flight
 constexpr u32 STAGING_SLOTS = 12;  // staging buffers of a CTA that moves data, where stages and subtiles will be
 constexpr u32 COMM_CTAS = 8;  // blocks that move data: such blocks come first in the grid
-constexpr u32 PIECE = 128;  // rows that have one counter cell
+constexpr u32 CHUNK = 128;  // rows that have one counter cell
 constexpr u32 STAGING_N = 64;  // columns of such a staging buffer
 constexpr u32 PARTIAL_BOX_ROWS = 32;  // of an operand's box, loaded if one of them exists
 constexpr u32 SENDING = 5;  // stores of staging buffers under way that may still read them
@@ -34,22 +34,22 @@ enum What : u32 { STAGE_FULL, STAGE_EMPTY, SUBTILE_FULL, SUBTILE_EMPTY, STAGING_
 // What the host passes for one launch.
 struct Plan {
     Cells cells;
-    u32 m;  // rows of the product, over all chunks
+    u32 m;  // rows of the product, over all shards
     u32 k;  // its depth
     u32 n;  // its columns
-    u32 rows;  // of m, in a full chunk
-    u32 partial_chunk;  // the partial chunk: it has some rows, but not all, and a map of its own
+    u32 rows;  // of m, in a full shard
+    u32 partial_shard;  // the partial shard: it has some rows, but not all, and a map of its own
     u32 me;  // this rank
     u32 world;  // how many ranks there are
     u32 arrived;  // a counter: its first cell
     u32 ready_x;  // a counter: its first cell
-    u32 slabs_m;  // rows of slabs in a chunk, each with its cells
+    u32 slabs_m;  // rows of slabs in a shard, each with its cells
     u32 late_join;  // waves of items before the first blocks take part
 };
 
-// Rows of a chunk: the split rounds up, so the last ones may be short, or empty.
-__device__ __forceinline__ u32 rows_of(const Plan& plan, u32 chunk) {
-    const u32 first = chunk * plan.rows;
+// Rows of a shard: the split rounds up, so the last ones may be short, or empty.
+__device__ __forceinline__ u32 rows_of(const Plan& plan, u32 shard) {
+    const u32 first = shard * plan.rows;
     return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
 }
 
@@ -69,14 +69,14 @@ __device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
 
 extern "C" __global__ void __launch_bounds__(384, 1)
 ag_gemm_slabs(
-        const __grid_constant__ TensorMap x,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 128x64
-        const __grid_constant__ TensorMap x_partial_chunk,  // the partial chunk; boxes of 128x64
-        // everyone's, a chunk a rank: peers write it meanwhile; boxes of 32x64
+        const __grid_constant__ TensorMap x,  // everyone's, a shard a rank: peers write it meanwhile; boxes of 128x64
+        const __grid_constant__ TensorMap x_partial_shard,  // the partial shard; boxes of 128x64
+        // everyone's, a shard a rank: peers write it meanwhile; boxes of 32x64
         const __grid_constant__ TensorMap x_partial_box,
         const __grid_constant__ TensorMap w,  // own memory, one matrix; boxes of 256x64
         const __grid_constant__ TensorMap w_partial_box,  // own memory, one matrix; boxes of 32x64
-        const __grid_constant__ TensorMap y,  // own memory, a matrix for each rank's chunk; boxes of 128x64
-        const __grid_constant__ TensorMap y_partial_chunk,  // the partial chunk; boxes of 128x64
+        const __grid_constant__ TensorMap y,  // own memory, a matrix for each rank's shard; boxes of 128x64
+        const __grid_constant__ TensorMap y_partial_shard,  // the partial shard; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
     extern __shared__ __align__(1024) u8 shared[];
@@ -128,7 +128,7 @@ ag_gemm_slabs(
                 }
                 #pragma unroll 1
                 for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
-                    const u32 c_rows = ceil_div(rows_of(plan, me), PIECE);
+                    const u32 c_rows = ceil_div(rows_of(plan, me), CHUNK);
                     const u32 c_columns = ceil_div(plan.k, 512);
                     const u32 slabs = c_rows * c_columns;
                     for (; scheduler.has(slabs); scheduler.next()) {
@@ -140,7 +140,7 @@ ag_gemm_slabs(
                             const auto full = staging_full[staging.index];
                             full.expect(STAGING_BYTES);
                             tma_load(smem_staging[staging.index], x, full.at, c.column * 512 + i * STAGING_N,
-                                c.row * PIECE, me, me);
+                                c.row * CHUNK, me, me);
                             staging.advance();
                         }
                     }
@@ -178,15 +178,15 @@ ag_gemm_slabs(
             }
             scheduler.end_loop(my_tiles);
             #pragma unroll 1
-            for (u32 chunk_step = 0; chunk_step < world - 1; ++chunk_step) {
-                const u32 chunk = (me + 1 + chunk_step) % world;
-                const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
+            for (u32 shard_step = 0; shard_step < world - 1; ++shard_step) {
+                const u32 shard = (me + 1 + shard_step) % world;
+                const u32 tiles_m = ceil_div(rows_of(plan, shard), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 for (; scheduler.has(tiles); scheduler.next()) {
                     const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                     // acc1 += dot(x[t.rows, :], w[t.columns, :])
                     const u32 x_rows =
-                        min(ceil_div(rows_of(plan, chunk) - t.row * TILE_M, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS,
+                        min(ceil_div(rows_of(plan, shard) - t.row * TILE_M, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS,
                         TILE_M);
                     const u32 w_rows =
                         min(ceil_div(plan.n - t.column * TILE_N, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS, TILE_N);
@@ -200,13 +200,13 @@ ag_gemm_slabs(
                             const u32 slab = step / (512 / TILE_K);
                             // wait arrived[t.rows] slab by slab
                             const u32 arrived_cell =
-                                (chunk * plan.slabs_m + t.row * TILE_M / PIECE) * ceil_div(plan.k, 512) + slab;
+                                (shard * plan.slabs_m + t.row * TILE_M / CHUNK) * ceil_div(plan.k, 512) + slab;
                             counter_wait(plan.cells, me, plan.arrived + arrived_cell, watch, LOAD, ARRIVED);
                             fence_async_global();
                         }
                         full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows,
-                            full.at, step * TILE_K, t.row * TILE_M, chunk, me);
+                            full.at, step * TILE_K, t.row * TILE_M, shard, me);
                         stage.advance();
                     }
                 }
@@ -223,7 +223,7 @@ ag_gemm_slabs(
                 #pragma unroll 1
                 for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
                     const u32 peer = (me + world - 1 - peer_step) % world;
-                    const u32 c_rows = ceil_div(rows_of(plan, me), PIECE);
+                    const u32 c_rows = ceil_div(rows_of(plan, me), CHUNK);
                     const u32 c_columns = ceil_div(plan.k, 512);
                     const u32 slabs = c_rows * c_columns;
                     // Without items here there is nothing to wait for.
@@ -238,8 +238,8 @@ ag_gemm_slabs(
                         #pragma unroll 1
                         for (u32 i = 0; i < 8; ++i) {
                             staging_full[staging.index].wait(staging.phase, watch, STORE);
-                            tma_store(me == plan.partial_chunk ? x_partial_chunk : x, smem_staging[staging.index],
-                                c.column * 512 + i * STAGING_N, c.row * PIECE, me, peer);
+                            tma_store(me == plan.partial_shard ? x_partial_shard : x, smem_staging[staging.index],
+                                c.column * 512 + i * STAGING_N, c.row * CHUNK, me, peer);
                             ++held;
                             tma_commit();
                             staging.advance();
@@ -272,7 +272,7 @@ ag_gemm_slabs(
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                     subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
-                    tma_store(me == plan.partial_chunk ? y_partial_chunk : y, smem_subtile[subtile.index],
+                    tma_store(me == plan.partial_shard ? y_partial_shard : y, smem_subtile[subtile.index],
                         t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, me);
                     tma_commit();
                     tma_wait_read<0>();
@@ -282,9 +282,9 @@ ag_gemm_slabs(
             }
             scheduler.end_loop(my_tiles);
             #pragma unroll 1
-            for (u32 chunk_step = 0; chunk_step < world - 1; ++chunk_step) {
-                const u32 chunk = (me + 1 + chunk_step) % world;
-                const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
+            for (u32 shard_step = 0; shard_step < world - 1; ++shard_step) {
+                const u32 shard = (me + 1 + shard_step) % world;
+                const u32 tiles_m = ceil_div(rows_of(plan, shard), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 for (; scheduler.has(tiles); scheduler.next()) {
                     const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
@@ -292,8 +292,8 @@ ag_gemm_slabs(
                     #pragma unroll 1
                     for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                         subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
-                        tma_store(chunk == plan.partial_chunk ? y_partial_chunk : y, smem_subtile[subtile.index],
-                            t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, chunk);
+                        tma_store(shard == plan.partial_shard ? y_partial_shard : y, smem_subtile[subtile.index],
+                            t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, shard);
                         tma_commit();
                         tma_wait_read<0>();
                         subtile_empty[subtile.index].arrive();
@@ -348,9 +348,9 @@ ag_gemm_slabs(
         }
         scheduler.end_loop(my_tiles);
         #pragma unroll 1
-        for (u32 chunk_step = 0; chunk_step < world - 1; ++chunk_step) {
-            const u32 chunk = (me + 1 + chunk_step) % world;
-            const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
+        for (u32 shard_step = 0; shard_step < world - 1; ++shard_step) {
+            const u32 shard = (me + 1 + shard_step) % world;
+            const u32 tiles_m = ceil_div(rows_of(plan, shard), TILE_M);
             const u32 tiles = tiles_m * tiles_n;
             for (; scheduler.has(tiles); scheduler.next()) {
                 // acc1 += dot(x[t.rows, :], w[t.columns, :])

@@ -30,21 +30,21 @@ struct Plan {
     char* heap_everywhere;  // slot 0 of the heap on every rank at once: multimem alone
     u32 g_rows;  // rows of g
     u32 g_columns;  // columns of g
-    u32 g_rows_chunk;  // of g.rows, in a full chunk
-    u32 g_rows_partial_chunk;  // the partial chunk: it has some rows, but not all, and a map of its own
+    u32 g_rows_shard;  // of g.rows, in a full shard
+    u32 g_rows_partial_shard;  // the partial shard: it has some rows, but not all, and a map of its own
     u32 me;  // this rank
     u32 world;  // how many ranks there are
     u32 ready;  // a counter: its first cell
     u32 done;  // a counter: its first cell
     u32 ready_y;  // a counter: its first cell
     u32 free_part;  // a counter: its first cell
-    u32 tiles_m;  // rows of tiles in a chunk, each with its cells
+    u32 tiles_m;  // rows of tiles in a shard, each with its cells
 };
 
-// Rows of a chunk: the split rounds up, so the last ones may be short, or empty.
-__device__ __forceinline__ u32 g_rows_chunk_of(const Plan& plan, u32 chunk) {
-    const u32 first = chunk * plan.g_rows_chunk;
-    return first >= plan.g_rows ? 0 : min(plan.g_rows_chunk, plan.g_rows - first);
+// Rows of a shard: the split rounds up, so the last ones may be short, or empty.
+__device__ __forceinline__ u32 g_rows_shard_of(const Plan& plan, u32 shard) {
+    const u32 first = shard * plan.g_rows_shard;
+    return first >= plan.g_rows ? 0 : min(plan.g_rows_shard, plan.g_rows - first);
 }
 
 // Tile `index` of a grid, row_major.
@@ -60,11 +60,11 @@ __device__ __forceinline__ float part_value(float g) {
 extern "C" __global__ void __launch_bounds__(384, 1)
 all_reduce_multicast(
         const __grid_constant__ TensorMap g,  // own memory, one matrix; boxes of 128x64
-        // everyone's, slot by slot, of a chunk a rank each: others write it meanwhile; boxes of 128x64
+        // everyone's, slot by slot, of a shard a rank each: others write it meanwhile; boxes of 128x64
         const __grid_constant__ TensorMap part_,
         const __grid_constant__ EveryCopy part__everywhere,  // on every rank at once: multimem alone
         const __grid_constant__ EveryCopy y_everywhere,  // on every rank at once: multimem alone
-        const __grid_constant__ EveryCopy y_everywhere_partial_chunk,  // the partial chunk
+        const __grid_constant__ EveryCopy y_everywhere_partial_shard,  // the partial shard
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
     launch_dependents();
@@ -111,7 +111,7 @@ all_reduce_multicast(
                 #pragma unroll 1
                 for (u32 owner_step = 0; owner_step < world; ++owner_step) {
                     const u32 owner = (me + owner_step) % world;
-                    const u32 tiles_m = ceil_div(g_rows_chunk_of(plan, owner), TILE_M);
+                    const u32 tiles_m = ceil_div(g_rows_shard_of(plan, owner), TILE_M);
                     const u32 tiles = tiles_m * tiles_n;
                     for (; scheduler.has(tiles); scheduler.next()) {
                         const Tile t = row_major(scheduler.tile(), tiles_m, tiles_n);
@@ -123,14 +123,14 @@ all_reduce_multicast(
                             if (elect_one()) {
                                 full.expect(TILE_M * SUBTILE_N * 2);
                                 tma_load(smem_stored[stage.index], g, full.at, t.column * TILE_N + part * SUBTILE_N,
-                                    owner * plan.g_rows_chunk + t.row * TILE_M);
+                                    owner * plan.g_rows_shard + t.row * TILE_M);
                             }
                             stage.advance();
                         }
                     }
                     scheduler.end_loop(tiles);
                 }
-                const u32 my_tiles_m = ceil_div(g_rows_chunk_of(plan, me), TILE_M);
+                const u32 my_tiles_m = ceil_div(g_rows_shard_of(plan, me), TILE_M);
                 const u32 my_tiles = my_tiles_m * tiles_n;
                 for (; scheduler.has(my_tiles); scheduler.next()) {
                     const Tile t = row_major(scheduler.tile(), my_tiles_m, tiles_n);
@@ -167,7 +167,7 @@ all_reduce_multicast(
                 #pragma unroll 1
                 for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
                     const u32 owner = (me + 1 + owner_step) % world;
-                    const u32 tiles_m = ceil_div(g_rows_chunk_of(plan, owner), TILE_M);
+                    const u32 tiles_m = ceil_div(g_rows_shard_of(plan, owner), TILE_M);
                     const u32 tiles = tiles_m * tiles_n;
                     for (; scheduler.has(tiles); scheduler.next()) {
                         const Tile t = row_major(scheduler.tile(), tiles_m, tiles_n);
@@ -190,7 +190,7 @@ all_reduce_multicast(
                 #pragma unroll 1
                 for (u32 owner_step = 0; owner_step < world; ++owner_step) {
                     const u32 owner = (me + owner_step) % world;
-                    const u32 tiles_m = ceil_div(g_rows_chunk_of(plan, owner), TILE_M);
+                    const u32 tiles_m = ceil_div(g_rows_shard_of(plan, owner), TILE_M);
                     const u32 tiles = tiles_m * tiles_n;
                     for (; scheduler.has(tiles); scheduler.next()) {
                         const Tile t = row_major(scheduler.tile(), tiles_m, tiles_n);
@@ -230,7 +230,7 @@ all_reduce_multicast(
                     }
                     scheduler.end_loop(tiles);
                 }
-                const u32 my_tiles_m = ceil_div(g_rows_chunk_of(plan, me), TILE_M);
+                const u32 my_tiles_m = ceil_div(g_rows_shard_of(plan, me), TILE_M);
                 const u32 my_tiles = my_tiles_m * tiles_n;
                 for (; scheduler.has(my_tiles); scheduler.next()) {
                     const Tile t = row_major(scheduler.tile(), my_tiles_m, tiles_n);
@@ -251,7 +251,7 @@ all_reduce_multicast(
                     #pragma unroll 1
                     for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                         subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
-                        multicast_store<T, 128, 64>(me == plan.g_rows_partial_chunk ? y_everywhere_partial_chunk
+                        multicast_store<T, 128, 64>(me == plan.g_rows_partial_shard ? y_everywhere_partial_shard
                             : y_everywhere, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N,
                             t.row * TILE_M, me);
                         fence_async_shared();
@@ -286,7 +286,7 @@ all_reduce_multicast(
             #pragma unroll 1
             for (u32 owner_step = 0; owner_step < world; ++owner_step) {
                 const u32 owner = (me + owner_step) % world;
-                const u32 tiles_m = ceil_div(g_rows_chunk_of(plan, owner), TILE_M);
+                const u32 tiles_m = ceil_div(g_rows_shard_of(plan, owner), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 for (; scheduler.has(tiles); scheduler.next()) {
                     // part[t] = mine
@@ -312,7 +312,7 @@ all_reduce_multicast(
                 }
                 scheduler.end_loop(tiles);
             }
-            const u32 my_tiles_m = ceil_div(g_rows_chunk_of(plan, me), TILE_M);
+            const u32 my_tiles_m = ceil_div(g_rows_shard_of(plan, me), TILE_M);
             const u32 my_tiles = my_tiles_m * tiles_n;
             for (; scheduler.has(my_tiles); scheduler.next()) {
                 // y.everywhere[t] = acc1

@@ -10,9 +10,9 @@ constexpr u32 STAGES = 3;  // stages of x and w in flight
 constexpr u32 SUBTILES = 4;  // output subtiles in flight
 constexpr u32 STAGING_SLOTS = 12;  // staging buffers of a CTA that moves data, where stages and subtiles will be
 constexpr u32 STAGING_N = 64;  // columns of such a staging buffer
-constexpr u32 BATCH = 16;  // staging buffers of a piece that one CTA sends, with one signal
+constexpr u32 BATCH = 16;  // staging buffers of a chunk that one CTA sends, with one signal
 constexpr u32 COMM_CTAS = 8;  // blocks that move data: such blocks come first in the grid
-constexpr u32 PIECE = 128;  // rows that have one counter cell
+constexpr u32 CHUNK = 128;  // rows that have one counter cell
 constexpr u32 SUBTILE_N = 64;  // columns of an output subtile
 constexpr u32 PARTIAL_BOX_ROWS = 32;  // of an operand's box, loaded if one of them exists
 constexpr u32 SENDING = 5;  // stores of staging buffers under way that may still read them
@@ -36,24 +36,24 @@ enum What
 // What the host passes for one launch.
 struct Plan {
     Cells cells;
-    u32 m;  // rows of the product, over all chunks
+    u32 m;  // rows of the product, over all shards
     u32 k;  // its depth
     u32 n;  // its columns
     u32 g_rows;  // rows of g
     u32 g_columns;  // columns of g
-    u32 g_rows_chunk;  // of g.rows, in a full chunk
-    u32 g_rows_partial_chunk;  // the partial chunk: it has some rows, but not all, and a map of its own
+    u32 g_rows_shard;  // of g.rows, in a full shard
+    u32 g_rows_partial_shard;  // the partial shard: it has some rows, but not all, and a map of its own
     u32 me;  // this rank
     u32 world;  // how many ranks there are
     u32 landed;  // a counter: its first cell
     u32 free_partial;  // a counter: its first cell
-    u32 pieces_m;  // rows of pieces in a chunk, each with its cells
+    u32 chunks_m;  // rows of chunks in a shard, each with its cells
 };
 
-// Rows of a chunk: the split rounds up, so the last ones may be short, or empty.
-__device__ __forceinline__ u32 g_rows_chunk_of(const Plan& plan, u32 chunk) {
-    const u32 first = chunk * plan.g_rows_chunk;
-    return first >= plan.g_rows ? 0 : min(plan.g_rows_chunk, plan.g_rows - first);
+// Rows of a shard: the split rounds up, so the last ones may be short, or empty.
+__device__ __forceinline__ u32 g_rows_shard_of(const Plan& plan, u32 shard) {
+    const u32 first = shard * plan.g_rows_shard;
+    return first >= plan.g_rows ? 0 : min(plan.g_rows_shard, plan.g_rows - first);
 }
 
 // Tile `index` of a grid, row_major.
@@ -84,8 +84,8 @@ bulk_rs(
         const __grid_constant__ TensorMap x_partial_box,  // own memory, one matrix; boxes of 32x64
         const __grid_constant__ TensorMap w,  // own memory, one matrix; boxes of 256x64
         const __grid_constant__ TensorMap w_partial_box,  // own memory, one matrix; boxes of 32x64
-        const __grid_constant__ TensorMap r,  // everyone's own chunk; boxes of 128x64
-        const __grid_constant__ TensorMap r_partial_chunk,  // the partial chunk; boxes of 128x64
+        const __grid_constant__ TensorMap r,  // everyone's own shard; boxes of 128x64
+        const __grid_constant__ TensorMap r_partial_shard,  // the partial shard; boxes of 128x64
         const __grid_constant__ TensorMap y,  // own memory, one matrix; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
@@ -134,20 +134,20 @@ bulk_rs(
                 #pragma unroll 1
                 for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
                     const u32 owner = (me + 1 + owner_step) % world;
-                    const u32 pieces = ceil_div(g_rows_chunk_of(plan, owner), PIECE);
+                    const u32 chunks = ceil_div(g_rows_shard_of(plan, owner), CHUNK);
                     const u32 batches = ceil_div(ceil_div(plan.g_columns, STAGING_N), BATCH);
-                    const u32 items = pieces * batches;
+                    const u32 items = chunks * batches;
                     for (; scheduler.has(items); scheduler.next()) {
-                        const u32 p_row = scheduler.tile() / batches;
+                        const u32 c_row = scheduler.tile() / batches;
                         const u32 batch = scheduler.tile() % batches;
-                        // partial.on(owner)[me][p] = g[p]
+                        // partial.on(owner)[me][c] = g[c]
                         #pragma unroll 1
                         for (u32 i = 0; i < BATCH; ++i) {
                             staging_empty[staging.index].wait(staging.phase ^ 1, watch, LOAD);
                             const auto full = staging_full[staging.index];
                             full.expect(STAGING_BYTES);
                             tma_load(smem_staging[staging.index], g, full.at, (batch * BATCH + i) * STAGING_N,
-                                owner * plan.g_rows_chunk + p_row * PIECE);
+                                owner * plan.g_rows_shard + c_row * CHUNK);
                             staging.advance();
                         }
                     }
@@ -165,7 +165,7 @@ bulk_rs(
                 TileScheduler scheduler(blockIdx.x, COMM_CTAS);
                 PipelineState<STAGES> stage;
                 const u32 sums_n = ceil_div(plan.g_columns, TILE_N);
-                const u32 my_tiles_m = ceil_div(g_rows_chunk_of(plan, me), TILE_M);
+                const u32 my_tiles_m = ceil_div(g_rows_shard_of(plan, me), TILE_M);
                 const u32 my_sums = my_tiles_m * sums_n;
                 for (; scheduler.has(my_sums); scheduler.next()) {
                     const Tile t = row_major(scheduler.tile(), my_tiles_m, sums_n);
@@ -176,7 +176,7 @@ bulk_rs(
                     for (u32 from = 0; from < world; ++from) {
                         if (from == me) continue;
                         const u32 landed_cell =
-                            from * (world * plan.pieces_m) + me * plan.pieces_m + t.row * TILE_M / PIECE;
+                            from * (world * plan.chunks_m) + me * plan.chunks_m + t.row * TILE_M / CHUNK;
                         counter_wait(plan.cells, me, plan.landed + landed_cell, watch, LOAD, LANDED);
                     }
                     fence_async_global();
@@ -186,7 +186,7 @@ bulk_rs(
                         const auto full = stage_full[stage.index];
                         full.expect(TILE_M * SUBTILE_N * 2);
                         tma_load(smem_x[stage.index], g, full.at, t.column * TILE_N + part * SUBTILE_N,
-                            me * plan.g_rows_chunk + t.row * TILE_M);
+                            me * plan.g_rows_shard + t.row * TILE_M);
                         stage.advance();
                         #pragma unroll 1
                         for (u32 from = 0; from < world; ++from) {
@@ -238,9 +238,9 @@ bulk_rs(
                 #pragma unroll 1
                 for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
                     const u32 owner = (me + 1 + owner_step) % world;
-                    const u32 pieces = ceil_div(g_rows_chunk_of(plan, owner), PIECE);
+                    const u32 chunks = ceil_div(g_rows_shard_of(plan, owner), CHUNK);
                     const u32 batches = ceil_div(ceil_div(plan.g_columns, STAGING_N), BATCH);
-                    const u32 items = pieces * batches;
+                    const u32 items = chunks * batches;
                     // Without items here there is nothing to wait for.
                     if (scheduler.has(items)) {
                         // wait free_partial[owner] (credit: partial was read in the last launch)
@@ -248,14 +248,14 @@ bulk_rs(
                         fence_async_global();
                     }
                     for (; scheduler.has(items); scheduler.next()) {
-                        const u32 p_row = scheduler.tile() / batches;
+                        const u32 c_row = scheduler.tile() / batches;
                         const u32 batch = scheduler.tile() % batches;
-                        // partial.on(owner)[me][p] = g[p]
+                        // partial.on(owner)[me][c] = g[c]
                         #pragma unroll 1
                         for (u32 i = 0; i < BATCH; ++i) {
                             staging_full[staging.index].wait(staging.phase, watch, STORE);
                             tma_store(partial, smem_staging[staging.index], (batch * BATCH + i) * STAGING_N,
-                                p_row * PIECE, me, owner);
+                                c_row * CHUNK, me, owner);
                             ++held;
                             tma_commit();
                             staging.advance();
@@ -265,8 +265,8 @@ bulk_rs(
                         tma_wait<BATCH>();  // all but the latest item's stores are complete
                         if (unsignalled) counter_add(unsignalled, 1);
                         unsignalled = nullptr;
-                        // signal landed.on(owner)[me][p] += 1
-                        const u32 landed_cell = me * (world * plan.pieces_m) + owner * plan.pieces_m + p_row;
+                        // signal landed.on(owner)[me][c] += 1
+                        const u32 landed_cell = me * (world * plan.chunks_m) + owner * plan.chunks_m + c_row;
                         unsignalled = counter_on(plan.cells, owner, plan.landed + landed_cell);
                     }
                     scheduler.end_loop(items);
@@ -283,7 +283,7 @@ bulk_rs(
                 TileScheduler scheduler(blockIdx.x, COMM_CTAS);
                 PipelineState<SUBTILES> subtile;
                 const u32 sums_n = ceil_div(plan.g_columns, TILE_N);
-                const u32 my_tiles_m = ceil_div(g_rows_chunk_of(plan, me), TILE_M);
+                const u32 my_tiles_m = ceil_div(g_rows_shard_of(plan, me), TILE_M);
                 const u32 my_sums = my_tiles_m * sums_n;
                 for (; scheduler.has(my_sums); scheduler.next()) {
                     const Tile t = row_major(scheduler.tile(), my_tiles_m, sums_n);
@@ -291,7 +291,7 @@ bulk_rs(
                     #pragma unroll 1
                     for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                         subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
-                        tma_store(me == plan.g_rows_partial_chunk ? r_partial_chunk : r, smem_subtile[subtile.index],
+                        tma_store(me == plan.g_rows_partial_shard ? r_partial_shard : r, smem_subtile[subtile.index],
                             t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, 0, me);
                         tma_commit();
                         tma_wait_read<0>();
@@ -335,7 +335,7 @@ bulk_rs(
             PipelineState<STAGES> stage;
             PipelineState<SUBTILES> subtile;
             const u32 sums_n = ceil_div(plan.g_columns, TILE_N);
-            const u32 my_tiles_m = ceil_div(g_rows_chunk_of(plan, me), TILE_M);
+            const u32 my_tiles_m = ceil_div(g_rows_shard_of(plan, me), TILE_M);
             const u32 my_sums = my_tiles_m * sums_n;
             for (; scheduler.has(my_sums); scheduler.next()) {
                 // r[t] = acc1
@@ -431,7 +431,7 @@ bulk_rs(
                 }
             }
             __syncwarp();
-            counters_advance(plan.cells, me, plan.landed, world * (world * plan.pieces_m), threadIdx.x);
+            counters_advance(plan.cells, me, plan.landed, world * (world * plan.chunks_m), threadIdx.x);
             counters_advance(plan.cells, me, plan.free_partial, world, threadIdx.x);
         }
     }

@@ -34,7 +34,7 @@ enum What : u32 { STAGE_FULL, STAGE_EMPTY, SUBTILE_FULL, SPLIT_PARTIAL_FULL, TIL
 
 // What the host passes for one launch.
 struct Plan {
-    u32 m;  // rows of the product, over all chunks
+    u32 m;  // rows of the product, over all shards
     u32 k;  // its depth
     u32 n;  // its columns
 };

@@ -28,7 +28,7 @@ enum What : u32 { STAGE_FULL, STAGE_EMPTY, SUBTILE_FULL, SUBTILE_EMPTY };
 struct Plan {
     const float* x_scale;  // one number
     const float* w_scale;  // one number
-    u32 m;  // rows of the product, over all chunks
+    u32 m;  // rows of the product, over all shards
     u32 k;  // its depth
     u32 n;  // its columns
 };

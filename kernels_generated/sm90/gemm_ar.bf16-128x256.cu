@@ -27,23 +27,23 @@ enum What : u32 { STAGE_FULL, STAGE_EMPTY, SUBTILE_FULL, SUBTILE_EMPTY, LANDED, 
 // What the host passes for one launch.
 struct Plan {
     Cells cells;
-    u32 m;  // rows of the product, over all chunks
+    u32 m;  // rows of the product, over all shards
     u32 k;  // its depth
     u32 n;  // its columns
-    u32 rows;  // of m, in a full chunk
-    u32 partial_chunk;  // the partial chunk: it has some rows, but not all, and a map of its own
+    u32 rows;  // of m, in a full shard
+    u32 partial_shard;  // the partial shard: it has some rows, but not all, and a map of its own
     u32 me;  // this rank
     u32 world;  // how many ranks there are
     u32 landed;  // a counter: its first cell
     u32 done;  // a counter: its first cell
     u32 ready_y;  // a counter: its first cell
     u32 free_partial;  // a counter: its first cell
-    u32 tiles_m;  // rows of tiles in a chunk, each with its cells
+    u32 tiles_m;  // rows of tiles in a shard, each with its cells
 };
 
-// Rows of a chunk: the split rounds up, so the last ones may be short, or empty.
-__device__ __forceinline__ u32 rows_of(const Plan& plan, u32 chunk) {
-    const u32 first = chunk * plan.rows;
+// Rows of a shard: the split rounds up, so the last ones may be short, or empty.
+__device__ __forceinline__ u32 rows_of(const Plan& plan, u32 shard) {
+    const u32 first = shard * plan.rows;
     return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
 }
 
@@ -69,8 +69,8 @@ gemm_ar(
         const __grid_constant__ TensorMap w_partial_box,  // own memory, one matrix; boxes of 32x64
         // everyone's, slot by slot: others write it meanwhile; boxes of 128x64
         const __grid_constant__ TensorMap partial,
-        const __grid_constant__ TensorMap y,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 128x64
-        const __grid_constant__ TensorMap y_partial_chunk,  // the partial chunk; boxes of 128x64
+        const __grid_constant__ TensorMap y,  // everyone's, a shard a rank: peers write it meanwhile; boxes of 128x64
+        const __grid_constant__ TensorMap y_partial_shard,  // the partial shard; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
     extern __shared__ __align__(1024) u8 shared[];
@@ -261,12 +261,12 @@ gemm_ar(
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                     subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
-                    tma_store(me == plan.partial_chunk ? y_partial_chunk : y, smem_subtile[subtile.index],
+                    tma_store(me == plan.partial_shard ? y_partial_shard : y, smem_subtile[subtile.index],
                         t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, me, me);
                     #pragma unroll 1
                     for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
                         const u32 peer = (me + 1 + peer_step) % world;
-                        tma_store(me == plan.partial_chunk ? y_partial_chunk : y, smem_subtile[subtile.index],
+                        tma_store(me == plan.partial_shard ? y_partial_shard : y, smem_subtile[subtile.index],
                             t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, me, peer);
                     }
                     tma_commit();

@@ -29,7 +29,7 @@ struct Plan {
     const T* bias;  // a number a column
     const float* y_scale;  // one number
     float* y_amax;  // one number, which grows
-    u32 m;  // rows of the product, over all chunks
+    u32 m;  // rows of the product, over all shards
     u32 k;  // its depth
     u32 n;  // its columns
 };

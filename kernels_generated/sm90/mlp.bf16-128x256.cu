@@ -10,9 +10,9 @@ constexpr u32 STAGES = 3;  // stages of x and up, or hidden and down in flight
 constexpr u32 SUBTILES = 4;  // output subtiles in flight
 constexpr u32 STAGING_SLOTS = 12;  // staging buffers of a CTA that moves data, where stages and subtiles will be
 constexpr u32 STAGING_N = 64;  // columns of such a staging buffer
-constexpr u32 BATCH = 16;  // staging buffers of a piece that one CTA sends, with one signal
+constexpr u32 BATCH = 16;  // staging buffers of a chunk that one CTA sends, with one signal
 constexpr u32 COMM_CTAS = 8;  // blocks that move data: such blocks come first in the grid
-constexpr u32 PIECE = 128;  // rows that have one counter cell
+constexpr u32 CHUNK = 128;  // rows that have one counter cell
 constexpr u32 PARTIAL_BOX_ROWS = 32;  // of an operand's box, loaded if one of them exists
 constexpr u32 SUBTILE_N = 64;  // columns of an output subtile
 constexpr u32 SENDING = 5;  // stores of staging buffers under way that may still read them
@@ -39,12 +39,12 @@ enum What
 // What the host passes for one launch.
 struct Plan {
     Cells cells;
-    u32 m;  // rows of the products, over all chunks
+    u32 m;  // rows of the products, over all shards
     u32 k;  // columns of x
     u32 n;  // columns of down
     u32 y_columns;  // columns of y
-    u32 rows;  // of m, in a full chunk
-    u32 partial_chunk;  // the partial chunk: it has some rows, but not all, and a map of its own
+    u32 rows;  // of m, in a full shard
+    u32 partial_shard;  // the partial shard: it has some rows, but not all, and a map of its own
     u32 me;  // this rank
     u32 world;  // how many ranks there are
     u32 arrived;  // a counter: its first cell
@@ -52,15 +52,15 @@ struct Plan {
     u32 ready;  // a counter: its first cell
     u32 ready_x;  // a counter: its first cell
     u32 free_partial;  // a counter: its first cell
-    u32 pieces_m;  // rows of pieces in a chunk, each with its cells
-    u32 tiles_m;  // rows of tiles in a chunk, each with its cells
-    u32 row_blocks_m;  // rows of row_blocks in a chunk, each with its cells
+    u32 chunks_m;  // rows of chunks in a shard, each with its cells
+    u32 tiles_m;  // rows of tiles in a shard, each with its cells
+    u32 row_blocks_m;  // rows of row_blocks in a shard, each with its cells
     u32 late_join;  // waves of items before the first blocks take part
 };
 
-// Rows of a chunk: the split rounds up, so the last ones may be short, or empty.
-__device__ __forceinline__ u32 rows_of(const Plan& plan, u32 chunk) {
-    const u32 first = chunk * plan.rows;
+// Rows of a shard: the split rounds up, so the last ones may be short, or empty.
+__device__ __forceinline__ u32 rows_of(const Plan& plan, u32 shard) {
+    const u32 first = shard * plan.rows;
     return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
 }
 
@@ -80,22 +80,22 @@ __device__ __forceinline__ float hidden_value(float product) {
 
 extern "C" __global__ void __launch_bounds__(384, 1)
 mlp(
-        const __grid_constant__ TensorMap x,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 128x64
-        const __grid_constant__ TensorMap x_partial_chunk,  // the partial chunk; boxes of 128x64
-        // everyone's, a chunk a rank: peers write it meanwhile; boxes of 32x64
+        const __grid_constant__ TensorMap x,  // everyone's, a shard a rank: peers write it meanwhile; boxes of 128x64
+        const __grid_constant__ TensorMap x_partial_shard,  // the partial shard; boxes of 128x64
+        // everyone's, a shard a rank: peers write it meanwhile; boxes of 32x64
         const __grid_constant__ TensorMap x_partial_box,
         const __grid_constant__ TensorMap up,  // own memory, one matrix; boxes of 256x64
         const __grid_constant__ TensorMap up_partial_box,  // own memory, one matrix; boxes of 32x64
-        // everyone's, slot by slot, of a chunk a rank each: others write it meanwhile; boxes of 128x64
+        // everyone's, slot by slot, of a shard a rank each: others write it meanwhile; boxes of 128x64
         const __grid_constant__ TensorMap hidden,
-        // everyone's, slot by slot, of a chunk a rank each: others write it meanwhile; boxes of 32x64
+        // everyone's, slot by slot, of a shard a rank each: others write it meanwhile; boxes of 32x64
         const __grid_constant__ TensorMap hidden_partial_box,
         const __grid_constant__ TensorMap down,  // own memory, one matrix; boxes of 256x64
         const __grid_constant__ TensorMap down_partial_box,  // own memory, one matrix; boxes of 32x64
         // everyone's, slot by slot: others write it meanwhile; boxes of 128x64
         const __grid_constant__ TensorMap partial,
-        const __grid_constant__ TensorMap y,  // everyone's own chunk; boxes of 128x64
-        const __grid_constant__ TensorMap y_partial_chunk,  // the partial chunk; boxes of 128x64
+        const __grid_constant__ TensorMap y,  // everyone's own shard; boxes of 128x64
+        const __grid_constant__ TensorMap y_partial_shard,  // the partial shard; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
     extern __shared__ __align__(1024) u8 shared[];
@@ -152,20 +152,20 @@ mlp(
                 }
                 #pragma unroll 1
                 for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
-                    const u32 pieces = ceil_div(rows_of(plan, me), PIECE);
+                    const u32 chunks = ceil_div(rows_of(plan, me), CHUNK);
                     const u32 batches = ceil_div(ceil_div(plan.k, STAGING_N), BATCH);
-                    const u32 items = pieces * batches;
+                    const u32 items = chunks * batches;
                     for (; scheduler.has(items); scheduler.next()) {
-                        const u32 p_row = scheduler.tile() / batches;
+                        const u32 c_row = scheduler.tile() / batches;
                         const u32 batch = scheduler.tile() % batches;
-                        // x.on(peer)[p] = x[p]
+                        // x.on(peer)[c] = x[c]
                         #pragma unroll 1
                         for (u32 i = 0; i < BATCH; ++i) {
                             staging_empty[staging.index].wait(staging.phase ^ 1, watch, LOAD);
                             const auto full = staging_full[staging.index];
                             full.expect(STAGING_BYTES);
                             tma_load(smem_staging[staging.index], x, full.at, (batch * BATCH + i) * STAGING_N,
-                                p_row * PIECE, me, me);
+                                c_row * CHUNK, me, me);
                             staging.advance();
                         }
                     }
@@ -185,15 +185,15 @@ mlp(
             const u32 hidden_steps = ceil_div(plan.n, TILE_K);
             const u32 tiles_n = ceil_div(plan.y_columns, TILE_N);
             #pragma unroll 1
-            for (u32 chunk_step = 0; chunk_step < world; ++chunk_step) {
-                const u32 chunk = (me + chunk_step) % world;
-                const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
+            for (u32 shard_step = 0; shard_step < world; ++shard_step) {
+                const u32 shard = (me + shard_step) % world;
+                const u32 tiles_m = ceil_div(rows_of(plan, shard), TILE_M);
                 const u32 hidden_tiles = tiles_m * hidden_tiles_n;
                 for (; scheduler.has(hidden_tiles); scheduler.next()) {
                     const Tile t = grouped_8(scheduler.tile(), tiles_m, hidden_tiles_n);
                     // acc0 += dot(x[t.rows, :], up[t.columns, :])
                     const u32 x_rows =
-                        min(ceil_div(rows_of(plan, chunk) - t.row * TILE_M, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS,
+                        min(ceil_div(rows_of(plan, shard) - t.row * TILE_M, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS,
                         TILE_M);
                     const u32 up_rows =
                         min(ceil_div(plan.n - t.column * TILE_N, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS, TILE_N);
@@ -205,13 +205,13 @@ mlp(
                             full.at, step * TILE_K, t.column * TILE_N);
                         if (step == 0) {
                             // wait arrived[t.rows]
-                            const u32 arrived_cell = chunk * plan.pieces_m + t.row * TILE_M / PIECE;
+                            const u32 arrived_cell = shard * plan.chunks_m + t.row * TILE_M / CHUNK;
                             counter_wait(plan.cells, me, plan.arrived + arrived_cell, watch, LOAD, ARRIVED);
                             fence_async_global();
                         }
                         full.expect(x_rows * TILE_K * 2 + up_rows * TILE_K * 2);
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows,
-                            full.at, step * TILE_K, t.row * TILE_M, chunk, me);
+                            full.at, step * TILE_K, t.row * TILE_M, shard, me);
                         stage.advance();
                     }
                 }
@@ -238,7 +238,7 @@ mlp(
                             down_rows, full.at, step * TILE_K, t.column * TILE_N);
                         if (step == 0) {
                             // wait ready[t.rows]
-                            const u32 ready_cell = owner * plan.row_blocks_m + t.row * TILE_M / PIECE;
+                            const u32 ready_cell = owner * plan.row_blocks_m + t.row * TILE_M / CHUNK;
                             counter_wait(plan.cells, me, plan.ready + ready_cell, watch, LOAD, READY);
                             fence_async_global();
                         }
@@ -267,7 +267,7 @@ mlp(
                         down_rows, full.at, step * TILE_K, t.column * TILE_N);
                     if (step == 0) {
                         // wait ready[t.rows]
-                        const u32 ready_cell = me * plan.row_blocks_m + t.row * TILE_M / PIECE;
+                        const u32 ready_cell = me * plan.row_blocks_m + t.row * TILE_M / CHUNK;
                         counter_wait(plan.cells, me, plan.ready + ready_cell, watch, LOAD, READY);
                         fence_async_global();
                     }
@@ -312,9 +312,9 @@ mlp(
                 #pragma unroll 1
                 for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
                     const u32 peer = (me + world - 1 - peer_step) % world;
-                    const u32 pieces = ceil_div(rows_of(plan, me), PIECE);
+                    const u32 chunks = ceil_div(rows_of(plan, me), CHUNK);
                     const u32 batches = ceil_div(ceil_div(plan.k, STAGING_N), BATCH);
-                    const u32 items = pieces * batches;
+                    const u32 items = chunks * batches;
                     // Without items here there is nothing to wait for.
                     if (scheduler.has(items)) {
                         // wait ready_x[peer] (credit: its x may be touched)
@@ -322,14 +322,14 @@ mlp(
                         fence_async_global();
                     }
                     for (; scheduler.has(items); scheduler.next()) {
-                        const u32 p_row = scheduler.tile() / batches;
+                        const u32 c_row = scheduler.tile() / batches;
                         const u32 batch = scheduler.tile() % batches;
-                        // x.on(peer)[p] = x[p]
+                        // x.on(peer)[c] = x[c]
                         #pragma unroll 1
                         for (u32 i = 0; i < BATCH; ++i) {
                             staging_full[staging.index].wait(staging.phase, watch, STORE);
-                            tma_store(me == plan.partial_chunk ? x_partial_chunk : x, smem_staging[staging.index],
-                                (batch * BATCH + i) * STAGING_N, p_row * PIECE, me, peer);
+                            tma_store(me == plan.partial_shard ? x_partial_shard : x, smem_staging[staging.index],
+                                (batch * BATCH + i) * STAGING_N, c_row * CHUNK, me, peer);
                             ++held;
                             tma_commit();
                             staging.advance();
@@ -339,8 +339,8 @@ mlp(
                         tma_wait<BATCH>();  // all but the latest item's stores are complete
                         if (unsignalled) counter_add(unsignalled, 1);
                         unsignalled = nullptr;
-                        // signal arrived.on(peer)[p] += 1
-                        const u32 arrived_cell = me * plan.pieces_m + p_row;
+                        // signal arrived.on(peer)[c] += 1
+                        const u32 arrived_cell = me * plan.chunks_m + c_row;
                         unsignalled = counter_on(plan.cells, peer, plan.arrived + arrived_cell);
                     }
                     scheduler.end_loop(items);
@@ -357,9 +357,9 @@ mlp(
             const u32 hidden_tiles_n = ceil_div(plan.n, TILE_N);
             const u32 tiles_n = ceil_div(plan.y_columns, TILE_N);
             #pragma unroll 1
-            for (u32 chunk_step = 0; chunk_step < world; ++chunk_step) {
-                const u32 chunk = (me + chunk_step) % world;
-                const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
+            for (u32 shard_step = 0; shard_step < world; ++shard_step) {
+                const u32 shard = (me + shard_step) % world;
+                const u32 tiles_m = ceil_div(rows_of(plan, shard), TILE_M);
                 const u32 hidden_tiles = tiles_m * hidden_tiles_n;
                 for (; scheduler.has(hidden_tiles); scheduler.next()) {
                     const Tile t = grouped_8(scheduler.tile(), tiles_m, hidden_tiles_n);
@@ -368,7 +368,7 @@ mlp(
                     for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                         subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
                         tma_store(hidden, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N,
-                            t.row * TILE_M, chunk, me);
+                            t.row * TILE_M, shard, me);
                         tma_commit();
                         tma_wait_read<0>();
                         subtile_empty[subtile.index].arrive();
@@ -376,7 +376,7 @@ mlp(
                     }
                     tma_wait<0>();
                     // signal ready[t.rows] += 1
-                    const u32 ready_cell = chunk * plan.row_blocks_m + t.row * TILE_M / PIECE;
+                    const u32 ready_cell = shard * plan.row_blocks_m + t.row * TILE_M / CHUNK;
                     counter_add(plan.cells, me, plan.ready + ready_cell, 1);
                 }
                 scheduler.end_loop(hidden_tiles);
@@ -421,7 +421,7 @@ mlp(
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                     subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
-                    tma_store(me == plan.partial_chunk ? y_partial_chunk : y, smem_subtile[subtile.index],
+                    tma_store(me == plan.partial_shard ? y_partial_shard : y, smem_subtile[subtile.index],
                         t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, 0, me);
                     tma_commit();
                     tma_wait_read<0>();
@@ -447,9 +447,9 @@ mlp(
         const u32 hidden_steps = ceil_div(plan.n, TILE_K);
         const u32 tiles_n = ceil_div(plan.y_columns, TILE_N);
         #pragma unroll 1
-        for (u32 chunk_step = 0; chunk_step < world; ++chunk_step) {
-            const u32 chunk = (me + chunk_step) % world;
-            const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
+        for (u32 shard_step = 0; shard_step < world; ++shard_step) {
+            const u32 shard = (me + shard_step) % world;
+            const u32 tiles_m = ceil_div(rows_of(plan, shard), TILE_M);
             const u32 hidden_tiles = tiles_m * hidden_tiles_n;
             for (; scheduler.has(hidden_tiles); scheduler.next()) {
                 // acc0 += dot(x[t.rows, :], up[t.columns, :])
@@ -595,7 +595,7 @@ mlp(
                 }
             }
             __syncwarp();
-            counters_advance(plan.cells, me, plan.arrived, world * plan.pieces_m, threadIdx.x);
+            counters_advance(plan.cells, me, plan.arrived, world * plan.chunks_m, threadIdx.x);
             counters_advance(plan.cells, me, plan.ready, world * plan.row_blocks_m, threadIdx.x);
             counters_advance(plan.cells, me, plan.ready_x, world, threadIdx.x);
             counters_advance(plan.cells, me, plan.free_partial, world, threadIdx.x);

@@ -27,22 +27,22 @@ enum What : u32 { STAGE_FULL, STAGE_EMPTY, SUBTILE_FULL, SUBTILE_EMPTY, LANDED, 
 // What the host passes for one launch.
 struct Plan {
     Cells cells;
-    u32 m;  // rows of the product, over all chunks
+    u32 m;  // rows of the product, over all shards
     u32 k;  // its depth
     u32 n;  // its columns
-    u32 rows;  // of m, in a full chunk
-    u32 partial_chunk;  // the partial chunk: it has some rows, but not all, and a map of its own
+    u32 rows;  // of m, in a full shard
+    u32 partial_shard;  // the partial shard: it has some rows, but not all, and a map of its own
     u32 me;  // this rank
     u32 world;  // how many ranks there are
     u32 landed;  // a counter: its first cell
     u32 free_partial;  // a counter: its first cell
-    u32 tiles_m;  // rows of tiles in a chunk, each with its cells
+    u32 tiles_m;  // rows of tiles in a shard, each with its cells
     u8 owner_order[128];  // the ranks that this one visits, step by step
 };
 
-// Rows of a chunk: the split rounds up, so the last ones may be short, or empty.
-__device__ __forceinline__ u32 rows_of(const Plan& plan, u32 chunk) {
-    const u32 first = chunk * plan.rows;
+// Rows of a shard: the split rounds up, so the last ones may be short, or empty.
+__device__ __forceinline__ u32 rows_of(const Plan& plan, u32 shard) {
+    const u32 first = shard * plan.rows;
     return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
 }
 
@@ -59,8 +59,8 @@ odd_owners_first(
         const __grid_constant__ TensorMap w_partial_box,  // own memory, one matrix; boxes of 32x64
         // everyone's, slot by slot: others write it meanwhile; boxes of 128x64
         const __grid_constant__ TensorMap partial,
-        const __grid_constant__ TensorMap y,  // everyone's own chunk; boxes of 128x64
-        const __grid_constant__ TensorMap y_partial_chunk,  // the partial chunk; boxes of 128x64
+        const __grid_constant__ TensorMap y,  // everyone's own shard; boxes of 128x64
+        const __grid_constant__ TensorMap y_partial_shard,  // the partial shard; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
     extern __shared__ __align__(1024) u8 shared[];
@@ -223,7 +223,7 @@ odd_owners_first(
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                     subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
-                    tma_store(me == plan.partial_chunk ? y_partial_chunk : y, smem_subtile[subtile.index],
+                    tma_store(me == plan.partial_shard ? y_partial_shard : y, smem_subtile[subtile.index],
                         t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, 0, me);
                     tma_commit();
                     tma_wait_read<0>();

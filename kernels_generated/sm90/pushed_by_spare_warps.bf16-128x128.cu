@@ -10,9 +10,9 @@ constexpr u32 STAGES = 5;  // stages of x and w in flight
 constexpr u32 SUBTILES = 2;  // output subtiles in flight
 constexpr u32 SPARE_STAGING_SLOTS = 2;  // boxes in flight that a spare warp copies
 constexpr u32 STAGING_N = 64;  // columns of such a staging buffer
-constexpr u32 BATCH = 16;  // staging buffers of a piece that one CTA sends, with one signal
+constexpr u32 BATCH = 16;  // staging buffers of a chunk that one CTA sends, with one signal
 constexpr u32 PARTIAL_BOX_ROWS = 32;  // of an operand's box, loaded if one of them exists
-constexpr u32 PIECE = 128;  // rows that have one counter cell
+constexpr u32 CHUNK = 128;  // rows that have one counter cell
 constexpr u32 SUBTILE_N = 64;  // columns of an output subtile
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
@@ -33,21 +33,21 @@ enum What : u32 { STAGE_FULL, STAGE_EMPTY, SUBTILE_FULL, SUBTILE_EMPTY, SPARE_ST
 // What the host passes for one launch.
 struct Plan {
     Cells cells;
-    u32 m;  // rows of the product, over all chunks
+    u32 m;  // rows of the product, over all shards
     u32 k;  // its depth
     u32 n;  // its columns
-    u32 rows;  // of m, in a full chunk
-    u32 partial_chunk;  // the partial chunk: it has some rows, but not all, and a map of its own
+    u32 rows;  // of m, in a full shard
+    u32 partial_shard;  // the partial shard: it has some rows, but not all, and a map of its own
     u32 me;  // this rank
     u32 world;  // how many ranks there are
     u32 arrived;  // a counter: its first cell
     u32 ready_x;  // a counter: its first cell
-    u32 pieces_m;  // rows of pieces in a chunk, each with its cells
+    u32 chunks_m;  // rows of chunks in a shard, each with its cells
 };
 
-// Rows of a chunk: the split rounds up, so the last ones may be short, or empty.
-__device__ __forceinline__ u32 rows_of(const Plan& plan, u32 chunk) {
-    const u32 first = chunk * plan.rows;
+// Rows of a shard: the split rounds up, so the last ones may be short, or empty.
+__device__ __forceinline__ u32 rows_of(const Plan& plan, u32 shard) {
+    const u32 first = shard * plan.rows;
     return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
 }
 
@@ -62,14 +62,14 @@ __device__ __forceinline__ Tile grouped_4(u32 index, u32 rows, u32 columns) {
 
 extern "C" __global__ void __launch_bounds__(384, 1)
 pushed_by_spare_warps(
-        const __grid_constant__ TensorMap x,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 128x64
-        const __grid_constant__ TensorMap x_partial_chunk,  // the partial chunk; boxes of 128x64
-        // everyone's, a chunk a rank: peers write it meanwhile; boxes of 32x64
+        const __grid_constant__ TensorMap x,  // everyone's, a shard a rank: peers write it meanwhile; boxes of 128x64
+        const __grid_constant__ TensorMap x_partial_shard,  // the partial shard; boxes of 128x64
+        // everyone's, a shard a rank: peers write it meanwhile; boxes of 32x64
         const __grid_constant__ TensorMap x_partial_box,
         const __grid_constant__ TensorMap w,  // own memory, one matrix; boxes of 128x64
         const __grid_constant__ TensorMap w_partial_box,  // own memory, one matrix; boxes of 32x64
-        const __grid_constant__ TensorMap y,  // own memory, a matrix for each rank's chunk; boxes of 128x64
-        const __grid_constant__ TensorMap y_partial_chunk,  // the partial chunk; boxes of 128x64
+        const __grid_constant__ TensorMap y,  // own memory, a matrix for each rank's shard; boxes of 128x64
+        const __grid_constant__ TensorMap y_partial_shard,  // the partial shard; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
     extern __shared__ __align__(1024) u8 shared[];
@@ -109,15 +109,15 @@ pushed_by_spare_warps(
             TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<STAGES> stage;
             #pragma unroll 1
-            for (u32 chunk_step = 0; chunk_step < world; ++chunk_step) {
-                const u32 chunk = (me + chunk_step) % world;
-                const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
+            for (u32 shard_step = 0; shard_step < world; ++shard_step) {
+                const u32 shard = (me + shard_step) % world;
+                const u32 tiles_m = ceil_div(rows_of(plan, shard), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 for (; scheduler.has(tiles); scheduler.next()) {
                     const Tile t = grouped_4(scheduler.tile(), tiles_m, tiles_n);
                     // acc0 += dot(x[t.rows, :], w[t.columns, :])
                     const u32 x_rows =
-                        min(ceil_div(rows_of(plan, chunk) - t.row * TILE_M, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS,
+                        min(ceil_div(rows_of(plan, shard) - t.row * TILE_M, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS,
                         TILE_M);
                     const u32 w_rows =
                         min(ceil_div(plan.n - t.column * TILE_N, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS, TILE_N);
@@ -129,13 +129,13 @@ pushed_by_spare_warps(
                             full.at, step * TILE_K, t.column * TILE_N);
                         if (step == 0) {
                             // wait arrived[t.rows]
-                            const u32 arrived_cell = chunk * plan.pieces_m + t.row * TILE_M / PIECE;
+                            const u32 arrived_cell = shard * plan.chunks_m + t.row * TILE_M / CHUNK;
                             counter_wait(plan.cells, me, plan.arrived + arrived_cell, watch, LOAD, ARRIVED);
                             fence_async_global();
                         }
                         full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows,
-                            full.at, step * TILE_K, t.row * TILE_M, chunk, me);
+                            full.at, step * TILE_K, t.row * TILE_M, shard, me);
                         stage.advance();
                     }
                 }
@@ -145,9 +145,9 @@ pushed_by_spare_warps(
             TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<SUBTILES> subtile;
             #pragma unroll 1
-            for (u32 chunk_step = 0; chunk_step < world; ++chunk_step) {
-                const u32 chunk = (me + chunk_step) % world;
-                const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
+            for (u32 shard_step = 0; shard_step < world; ++shard_step) {
+                const u32 shard = (me + shard_step) % world;
+                const u32 tiles_m = ceil_div(rows_of(plan, shard), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 for (; scheduler.has(tiles); scheduler.next()) {
                     const Tile t = grouped_4(scheduler.tile(), tiles_m, tiles_n);
@@ -155,8 +155,8 @@ pushed_by_spare_warps(
                     #pragma unroll 1
                     for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                         subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
-                        tma_store(chunk == plan.partial_chunk ? y_partial_chunk : y, smem_subtile[subtile.index],
-                            t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, chunk);
+                        tma_store(shard == plan.partial_shard ? y_partial_shard : y, smem_subtile[subtile.index],
+                            t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, shard);
                         tma_commit();
                         tma_wait_read<0>();
                         subtile_empty[subtile.index].arrive();
@@ -180,15 +180,15 @@ pushed_by_spare_warps(
             #pragma unroll 1
             for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
                 const u32 peer = (me + world - 1 - peer_step) % world;
-                const u32 pieces = ceil_div(rows_of(plan, me), PIECE);
+                const u32 chunks = ceil_div(rows_of(plan, me), CHUNK);
                 const u32 batches = ceil_div(ceil_div(plan.k, STAGING_N), BATCH);
-                const u32 items = pieces * batches;
+                const u32 items = chunks * batches;
                 for (; scheduler.has(items); scheduler.next()) {
-                    const u32 p_row = scheduler.tile() / batches;
+                    const u32 c_row = scheduler.tile() / batches;
                     const u32 batch = scheduler.tile() % batches;
                     // wait ready_x[peer] (credit: its x may be touched)
                     counter_wait(plan.cells, me, plan.ready_x + peer, watch, SPARE, READY_X);
-                    // x.on(peer)[p] = x[p]
+                    // x.on(peer)[c] = x[c]
                     fence_async_global();
                     #pragma unroll 1
                     for (u32 i = 0; i < BATCH; ++i) {
@@ -196,17 +196,17 @@ pushed_by_spare_warps(
                         const auto full = spare_staging_full[spare_staging.index];
                         full.expect(SPARE_STAGING_BYTES);
                         tma_load(smem_spare_staging[spare_staging.index], x, full.at, (batch * BATCH + i) * STAGING_N,
-                            p_row * PIECE, me, me);
+                            c_row * CHUNK, me, me);
                         spare_staging_full[spare_staging.index].wait(spare_staging.phase, watch, SPARE);
-                        tma_store(me == plan.partial_chunk ? x_partial_chunk : x,
-                            smem_spare_staging[spare_staging.index], (batch * BATCH + i) * STAGING_N, p_row * PIECE,
+                        tma_store(me == plan.partial_shard ? x_partial_shard : x,
+                            smem_spare_staging[spare_staging.index], (batch * BATCH + i) * STAGING_N, c_row * CHUNK,
                             me, peer);
                         tma_commit();
                         spare_staging.advance();
                     }
                     tma_wait<0>();
-                    // signal arrived.on(peer)[p] += 1
-                    const u32 arrived_cell = me * plan.pieces_m + p_row;
+                    // signal arrived.on(peer)[c] += 1
+                    const u32 arrived_cell = me * plan.chunks_m + c_row;
                     counter_add(plan.cells, peer, plan.arrived + arrived_cell, 1);
                 }
                 scheduler.end_loop(items);
@@ -222,9 +222,9 @@ pushed_by_spare_warps(
         PipelineState<STAGES> stage;
         PipelineState<SUBTILES> subtile;
         #pragma unroll 1
-        for (u32 chunk_step = 0; chunk_step < world; ++chunk_step) {
-            const u32 chunk = (me + chunk_step) % world;
-            const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
+        for (u32 shard_step = 0; shard_step < world; ++shard_step) {
+            const u32 shard = (me + shard_step) % world;
+            const u32 tiles_m = ceil_div(rows_of(plan, shard), TILE_M);
             const u32 tiles = tiles_m * tiles_n;
             for (; scheduler.has(tiles); scheduler.next()) {
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
@@ -268,7 +268,7 @@ pushed_by_spare_warps(
         // Every CTA is done with its waits, loads and stores when the last one comes here.
         const bool last = __shfl_sync(~0u, threadIdx.x == 0 && last_of(plan.cells.finished, gridDim.x), 0);
         if (last) {
-            counters_advance(plan.cells, me, plan.arrived, world * plan.pieces_m, threadIdx.x);
+            counters_advance(plan.cells, me, plan.arrived, world * plan.chunks_m, threadIdx.x);
             counters_advance(plan.cells, me, plan.ready_x, world, threadIdx.x);
         }
     }

@@ -27,19 +27,19 @@ struct Plan {
     Cells cells;
     u32 x_rows;  // rows of x
     u32 x_columns;  // columns of x
-    u32 x_rows_chunk;  // of x.rows, in a full chunk
-    u32 x_rows_partial_chunk;  // the partial chunk: it has some rows, but not all, and a map of its own
+    u32 x_rows_shard;  // of x.rows, in a full shard
+    u32 x_rows_partial_shard;  // the partial shard: it has some rows, but not all, and a map of its own
     u32 me;  // this rank
     u32 world;  // how many ranks there are
     u32 landed;  // a counter: its first cell
     u32 free_partial;  // a counter: its first cell
-    u32 tiles_m;  // rows of tiles in a chunk, each with its cells
+    u32 tiles_m;  // rows of tiles in a shard, each with its cells
 };
 
-// Rows of a chunk: the split rounds up, so the last ones may be short, or empty.
-__device__ __forceinline__ u32 x_rows_chunk_of(const Plan& plan, u32 chunk) {
-    const u32 first = chunk * plan.x_rows_chunk;
-    return first >= plan.x_rows ? 0 : min(plan.x_rows_chunk, plan.x_rows - first);
+// Rows of a shard: the split rounds up, so the last ones may be short, or empty.
+__device__ __forceinline__ u32 x_rows_shard_of(const Plan& plan, u32 shard) {
+    const u32 first = shard * plan.x_rows_shard;
+    return first >= plan.x_rows ? 0 : min(plan.x_rows_shard, plan.x_rows - first);
 }
 
 // Tile `index` of a grid, row_major.
@@ -62,8 +62,8 @@ sum_of_inputs(
         const __grid_constant__ TensorMap x,  // own memory, one matrix; boxes of 128x64
         // everyone's, slot by slot: others write it meanwhile; boxes of 128x64
         const __grid_constant__ TensorMap partial,
-        const __grid_constant__ TensorMap y,  // everyone's own chunk; boxes of 128x64
-        const __grid_constant__ TensorMap y_partial_chunk,  // the partial chunk; boxes of 128x64
+        const __grid_constant__ TensorMap y,  // everyone's own shard; boxes of 128x64
+        const __grid_constant__ TensorMap y_partial_shard,  // the partial shard; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
     extern __shared__ __align__(1024) u8 shared[];
@@ -98,7 +98,7 @@ sum_of_inputs(
             #pragma unroll 1
             for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
                 const u32 owner = (me + 1 + owner_step) % world;
-                const u32 tiles_m = ceil_div(x_rows_chunk_of(plan, owner), TILE_M);
+                const u32 tiles_m = ceil_div(x_rows_shard_of(plan, owner), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 for (; scheduler.has(tiles); scheduler.next()) {
                     const Tile t = row_major(scheduler.tile(), tiles_m, tiles_n);
@@ -109,13 +109,13 @@ sum_of_inputs(
                         const auto full = stage_full[stage.index];
                         full.expect(TILE_M * SUBTILE_N * 2);
                         tma_load(smem_stored[stage.index], x, full.at, t.column * TILE_N + part * SUBTILE_N,
-                            owner * plan.x_rows_chunk + t.row * TILE_M);
+                            owner * plan.x_rows_shard + t.row * TILE_M);
                         stage.advance();
                     }
                 }
                 scheduler.end_loop(tiles);
             }
-            const u32 my_tiles_m = ceil_div(x_rows_chunk_of(plan, me), TILE_M);
+            const u32 my_tiles_m = ceil_div(x_rows_shard_of(plan, me), TILE_M);
             const u32 my_tiles = my_tiles_m * tiles_n;
             for (; scheduler.has(my_tiles); scheduler.next()) {
                 const Tile t = row_major(scheduler.tile(), my_tiles_m, tiles_n);
@@ -137,7 +137,7 @@ sum_of_inputs(
                     const auto full = stage_full[stage.index];
                     full.expect(TILE_M * SUBTILE_N * 2);
                     tma_load(smem_stored[stage.index], x, full.at, t.column * TILE_N + part * SUBTILE_N,
-                        me * plan.x_rows_chunk + t.row * TILE_M);
+                        me * plan.x_rows_shard + t.row * TILE_M);
                     stage.advance();
                     #pragma unroll 1
                     for (u32 from = 0; from < world; ++from) {
@@ -158,7 +158,7 @@ sum_of_inputs(
             #pragma unroll 1
             for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
                 const u32 owner = (me + 1 + owner_step) % world;
-                const u32 tiles_m = ceil_div(x_rows_chunk_of(plan, owner), TILE_M);
+                const u32 tiles_m = ceil_div(x_rows_shard_of(plan, owner), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 // Without items here there is nothing to wait for.
                 if (scheduler.has(tiles)) {
@@ -193,7 +193,7 @@ sum_of_inputs(
                 if (unsignalled) counter_add(unsignalled, 1);
                 unsignalled = nullptr;
             }
-            const u32 my_tiles_m = ceil_div(x_rows_chunk_of(plan, me), TILE_M);
+            const u32 my_tiles_m = ceil_div(x_rows_shard_of(plan, me), TILE_M);
             const u32 my_tiles = my_tiles_m * tiles_n;
             for (; scheduler.has(my_tiles); scheduler.next()) {
                 const Tile t = row_major(scheduler.tile(), my_tiles_m, tiles_n);
@@ -201,7 +201,7 @@ sum_of_inputs(
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                     subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
-                    tma_store(me == plan.x_rows_partial_chunk ? y_partial_chunk : y, smem_subtile[subtile.index],
+                    tma_store(me == plan.x_rows_partial_shard ? y_partial_shard : y, smem_subtile[subtile.index],
                         t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, 0, me);
                     tma_commit();
                     tma_wait_read<0>();
@@ -221,7 +221,7 @@ sum_of_inputs(
         #pragma unroll 1
         for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
             const u32 owner = (me + 1 + owner_step) % world;
-            const u32 tiles_m = ceil_div(x_rows_chunk_of(plan, owner), TILE_M);
+            const u32 tiles_m = ceil_div(x_rows_shard_of(plan, owner), TILE_M);
             const u32 tiles = tiles_m * tiles_n;
             for (; scheduler.has(tiles); scheduler.next()) {
                 // partial.on(owner)[me][t] = acc0
@@ -247,7 +247,7 @@ sum_of_inputs(
             }
             scheduler.end_loop(tiles);
         }
-        const u32 my_tiles_m = ceil_div(x_rows_chunk_of(plan, me), TILE_M);
+        const u32 my_tiles_m = ceil_div(x_rows_shard_of(plan, me), TILE_M);
         const u32 my_tiles = my_tiles_m * tiles_n;
         for (; scheduler.has(my_tiles); scheduler.next()) {
             // y[t] = acc2

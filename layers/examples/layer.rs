@@ -177,8 +177,8 @@ fn train(world: &Communicator, options: &Options) -> Result<(), Error> {
     if rank == 0 {
         model.tell();
     }
-    let chunk = group.chunk(own, rows);
-    let shape = [chunk.len(), hidden];
+    let shard = group.shard(own, rows);
+    let shape = [shard.len(), hidden];
     let mut last = group.zeros(shape)?;
     let count = (rows * hidden) as f32;
     for iteration in 1..=options.iters {
@@ -193,7 +193,7 @@ fn train(world: &Communicator, options: &Options) -> Result<(), Error> {
         }
         step("Generate random input batch");
         let seed = options.seed + (iteration * replicas as usize + node as usize) as u64;
-        let given = chunk.start * hidden..chunk.end * hidden;
+        let given = shard.start * hidden..shard.end * hidden;
         let given: Vec<bf16> = given.map(|at| bf16::from_f32(number(seed, at))).collect();
         let x = group.zeros(shape)?;
         x.write(&given)?;

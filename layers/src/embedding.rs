@@ -9,7 +9,7 @@ use counterflow::{Error, Layout, Program, Tensor, schedules};
 use std::ops::Range;
 
 /// An embedding where each rank has a part of the vocabulary's rows, with sequence parallelism: Megatron's `VocabParallelEmbedding`, whose
-/// output is scattered to the ranks' chunks of the rows.
+/// output is scattered to the ranks' shards of the rows.
 ///
 /// One rank has each row, so that the sum over ranks is exact. Gradients are added in f32, in the order of rows.
 ///
@@ -100,7 +100,7 @@ impl VocabParallelEmbedding {
     /// The shape of this rank's output, and of its gradient, in a call of so many ids.
     pub fn output_shape(&self, rows: usize) -> [usize; 2] {
         let rank = self.userbuffers.rank();
-        [rank.chunk(rank.rank(), rows).len(), self.columns]
+        [rank.shard(rank.rank(), rows).len(), self.columns]
     }
 
     /// The ids that this rank has.
@@ -122,7 +122,7 @@ impl VocabParallelEmbedding {
         fits(what, rows.shape(), self.output_shape(ids.len()))
     }
 
-    /// Enqueues this rank's chunk of the rows of all ids. An id that no rank has becomes NaN. Collective: every rank gives the same ids.
+    /// Enqueues this rank's shard of the rows of all ids. An id that no rank has becomes NaN. Collective: every rank gives the same ids.
     ///
     /// # Errors
     /// [`Error::Usage`], before anything is enqueued, for tensors of another shape and for more ids than the buffers have rows; what a
@@ -159,7 +159,7 @@ impl VocabParallelEmbedding {
         }
     }
 
-    /// Enqueues the gradient of this rank's rows of the vocabulary, of this rank's chunk of the output's gradient: it is added.
+    /// Enqueues the gradient of this rank's rows of the vocabulary, of this rank's shard of the output's gradient: it is added.
     ///
     /// # Errors
     /// As [`VocabParallelEmbedding::forward`].
@@ -179,7 +179,7 @@ impl VocabParallelEmbedding {
             Some([_, gather]) => {
                 let whole = rows.next_multiple_of(rank.world() as usize);
                 let all = self.userbuffers.gathered([whole, self.columns])?;
-                let own = rank.chunk(rank.rank(), rows);
+                let own = rank.shard(rank.rank(), rows);
                 if !own.is_empty() {
                     all.rows(own)?.copy_from(dy)?;
                 }

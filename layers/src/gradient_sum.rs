@@ -113,7 +113,7 @@ impl GradientSum {
         };
         let rows = elements / width;
         let sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
-        // Ranks own whole chunks of rows.
+        // Ranks own whole shards of rows.
         let whole = rows.next_multiple_of(self.rank.world() as usize);
         let mut to = sums.shaped([whole, *width])?;
         let from = gradient.shaped([rows, *width])?;

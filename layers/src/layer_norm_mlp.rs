@@ -133,7 +133,7 @@ pub struct LayerNormMlpSaved {
 }
 
 /// `y = reduce_scatter(activation(all_gather(norm(x)) · w1ᵀ + b1) · w2ᵀ) + b2`: TransformerEngine's `LayerNormMLP`. Between layers each
-/// rank has its chunk of the rows.
+/// rank has its shard of the rows.
 ///
 /// ```
 /// use counterflow::{Communicator, prelude::bf16};
@@ -313,7 +313,7 @@ impl LayerNormMlp {
         Ok(after)
     }
 
-    /// Enqueues `y` of this rank's chunk of so many rows.
+    /// Enqueues `y` of this rank's shard of so many rows.
     ///
     /// # Errors
     /// As [`LayerNormLinear::forward`] and [`Linear::forward`].

@@ -137,7 +137,7 @@ pub struct TransformerLayerSaved {
 }
 
 /// `m = x + dropout(attention(norm(x)))`, `y = m + dropout(mlp(norm(m)))`: TransformerEngine's `TransformerLayer`. Between layers each rank
-/// has its chunk of the rows.
+/// has its shard of the rows.
 ///
 /// To make a forward pass again instead of keeping what it saved: hold [`RngTracker::states`] before the first one, drop what it gave
 /// back, [`RngTracker::restore`] them, call it again, and give what it gives back to the backward pass. It overlaps as the first one did.
@@ -224,7 +224,7 @@ impl TransformerLayer {
     /// The number of this rank's first element among those of all ranks.
     fn first(&self, rows: usize) -> u64 {
         let rank = self.userbuffers.rank();
-        let first = rank.chunk(rank.rank(), rows).start;
+        let first = rank.shard(rank.rank(), rows).start;
         (first * self.config.mlp.hidden) as u64
     }
 
@@ -261,7 +261,7 @@ impl TransformerLayer {
         Ok(dx)
     }
 
-    /// Enqueues `y` of this rank's chunk of so many rows, which are positions of so many sequences.
+    /// Enqueues `y` of this rank's shard of so many rows, which are positions of so many sequences.
     ///
     /// # Errors
     /// As [`MultiheadAttention::forward`] and [`LayerNormMlp::forward`].

@@ -113,7 +113,7 @@ impl Initialize {
         self.quantization_modes.contains(&QuantizationMode::Fp8)
     }
 
-    /// Rows of a full chunk.
+    /// Rows of a full shard.
     fn each(&self) -> usize {
         self.shape[0].div_ceil(self.tp_size.max(1) as usize)
     }
@@ -185,7 +185,7 @@ impl Initialize {
 pub struct Userbuffers(Arc<Shared>);
 
 /// Rows of each rank in the buffer that rows are gathered in, and in the one that sums come to. Codes along tokens are padded to 16, and
-/// are half as large; chunks with scales of blocks have whole lines of 4 scales.
+/// are half as large; shards with scales of blocks have whole lines of 4 scales.
 fn rows_held(each: usize, has_fp8: bool) -> [usize; 2] {
     match has_fp8 {
         true => [each.max(CODES / 2), each.next_multiple_of(4)],

@@ -14,7 +14,7 @@ use counterflow::codegen::lower::lower;
 use counterflow::codegen::{sm90, verify};
 use counterflow::jit::{Source, Target, sass_checks};
 use counterflow::quantise::{Granularity, Recipe, Scaling};
-use counterflow::rule::{Fp8, Rule};
+use counterflow::rule::{Fp8, ScaleRule};
 use counterflow::{Dtype, Layout, Program, Variant, launch};
 use counterflow_layers::{Norm, Normalization, schedules as ours, side};
 use std::process::{Command, Output};
@@ -73,7 +73,7 @@ fn the_side_kernels_compile_and_keep_what_they_have_in_registers() {
         return;
     };
     let layer = Norm::new(Normalization::LayerNorm);
-    let rule = Rule::transformer_engine(Fp8::E4M3);
+    let rule = ScaleRule::transformer_engine(Fp8::E4M3);
     let recipe = |scaling| Recipe::new(rule, scaling, Dtype::Bf16);
     let blocks = Scaling::Current(Granularity::BLOCK_1X128);
     let texts = [

@@ -74,7 +74,7 @@ fn top(top: &Top) -> TokenStream {
                     size,
                 } => {
                     let builder_method = match (shape, size) {
-                        (Shape::Pieces, _) => "pieces",
+                        (Shape::Chunks, _) => "chunks",
                         (Shape::Panels, _) => "panels",
                         (Shape::TilesAcross, _) => "tiles_across",
                         (Shape::Tiles, Size::Constant(_)) => "tiles",

@@ -27,7 +27,7 @@ mistakes! {
     AttributeArguments => "this attribute takes no arguments", "leave choices open with `tune(…)`; the launch decides where the schedule runs";
     Qualifier { word } => "a schedule cannot be `{word}`", "remove `{word}`: the function only describes a kernel, it is not the kernel";
     Generics => "a schedule cannot be generic", "name the element type in each parameter; leave numbers open with `tune(…)`";
-    ReturnType => "a schedule returns nothing", "remove the return type: outputs are parameters of kind `Out`, `Accumulated`, `Scattered`, `Reduced`, `Exchanged`, or `Gathered` where a statement stores to it";
+    ReturnType => "a schedule returns nothing", "remove the return type: outputs are parameters of kind `Out`, `Accumulated`, `ReduceScattered`, `AllReduced`, `AllToAll`, or `Gathered` where a statement stores to it";
     SelfParam => "a schedule has no `self`", "make it a free function of tensors";
     ParamPattern => "a parameter is a plain name", "write `x: Gathered<bf16>`";
     NotATensor { known } => "this is not a tensor", "every parameter is a tensor, such as `Gathered<bf16>`; {known}";
@@ -69,19 +69,19 @@ mistakes! {
     LetElse => "`let … else` has no meaning in a schedule", "remove the `else`: nothing here can fail to match";
     LetNothing => "this name has no value", "give it a value where it is declared";
     NeedlessMut => "this never changes", "remove `mut`; only an accumulator, `let mut acc = zero();`, needs it";
-    NotADeclaration => "this declares nothing", "outside roles, a `let` is a partition (`x.pieces(…)`, `x.panels(…)`, `y.tiles(…)`), `counters(…)`, `symmetric::<T>(…)` or a rank";
+    NotADeclaration => "this declares nothing", "outside roles, a `let` is a partition (`x.chunks(…)`, `x.panels(…)`, `y.tiles(…)`), `counters(…)`, `symmetric::<T>(…)` or a rank";
     UnknownDeclaration { found, known } => "nothing called `{found}` can be declared", "{known}";
     DeclarationInRole => "this is declared inside a role", "move it to the top of the function: all roles share it";
     ValueOutsideRole => "this is computed outside every role", "move it into a loop under `#[gemm]`";
     OrderInLet => "an order is not a value", "write it in the `for` itself";
     TuneInLet => "a choice is not a value", "write `tune(…)` where the constant stands";
     VectorDivided { name } => "`{name}` is a vector: it has no rows to divide", "a vector lies along the columns of every tile; use it as `.bias({name})`";
-    PartDivided { name, part, method } => "`.{part}()` is a shape for `symmetric`, and is not divided", "divide the tensor, `{name}.{method}(…)`; loops visit a rank's chunk of it by `.of(rank)`";
+    PartDivided { name, part, method } => "`.{part}()` is a shape for `symmetric`, and is not divided", "divide the tensor, `{name}.{method}(…)`; loops visit a rank's shard of it by `.of(rank)`";
     NotDivisible { name, what } => "`{name}` is {what}, not a tensor", "name a tensor here";
     NoTiles { name } => "`{name}` has no tiles whose shape others could have", "name a partition made by `.tiles(…)`, or give rows and columns: `tiles((128, 256))`";
     NotAnAxis { name, what } => "`{name}` is {what}, which is not an axis", "an axis is a partition, `world()` or a number of cells";
     SymmetricElement => "the element type of this scratch is missing", "write `symmetric::<bf16>(…)`";
-    SymmetricArguments => "`symmetric` takes a tensor whose shape it has, and its slots", "write `symmetric::<bf16>(y, slots = world())`; `y.chunk()` and `y.whole()` choose the rows. Where what is stored in it says its shape: `symmetric::<bf16>()`";
+    SymmetricArguments => "`symmetric` takes a tensor whose shape it has, and its slots", "write `symmetric::<bf16>(y, slots = world())`; `y.shard()` and `y.whole()` choose the rows. Where what is stored in it says its shape: `symmetric::<bf16>()`";
 
     // Statements.
     Unsupported { what } => "{what} has no meaning in a schedule", "a schedule is made of `for`, `if` on ranks, `let`, stores, copies, waits and signals, so that it can be proved to end";
@@ -127,10 +127,10 @@ mistakes! {
     NotACondition => "this is not a condition on ranks", "compare ranks: `me() == 0`, `peer != me()`, joined by `&&`, `||` and `!`; nothing may depend on data";
 
     // Places.
-    HomeFirst { word } => "`.{word}(…)` comes before the index", "write `x.{word}(…)[p]`";
-    PlaneFirst { word } => "`.{word}()` comes before the index, and after the rank", "write `x.{word}()[p]` or `x.on(rank).{word}()[p]`";
+    HomeFirst { word } => "`.{word}(…)` comes before the index", "write `x.{word}(…)[c]`";
+    PlaneFirst { word } => "`.{word}()` comes before the index, and after the rank", "write `x.{word}()[c]` or `x.on(rank).{word}()[c]`";
     PlaneNotCopied { word } => "`.{word}()` is for copies", "products, sums and stores take a tensor with its scales: leave it out";
-    PlanesDiffer { from, to } => "this copy takes {from} and fills {to}", "both sides name the same plane, or neither does: `x.on(peer).scales()[p] = x.scales()[p]`";
+    PlanesDiffer { from, to } => "this copy takes {from} and fills {to}", "both sides name the same plane, or neither does: `x.on(peer).scales()[c] = x.scales()[c]`";
     NoPlanes { name, kind } => "`{name}` is {kind}: no scales travel with it", "scales travel with the rows of a `Gathered` input";
     IndexTuple => "a pair of brackets takes one index", "write `c[me()][t]`";
     IndexRange => "a range is not an index", "index by the variable of a loop over a partition";
@@ -138,11 +138,11 @@ mistakes! {
     PartitionAsIndex { partition } => "`{partition}` is all of its items, but one is needed", "loop over it: `for t in {partition}.of(rank)`, and index by `t`";
     NotAnIndex { name, what } => "`{name}` is {what}, not an index", "index by an item, by a rank, or by `t.rows()` or `t.columns()`";
     Input { name, kind } => "`{name}` is {kind}: a schedule cannot write an input", "store to an output parameter or to `symmetric` scratch";
-    GatheredAdded { name } => "`{name}` is Gathered: rows hold what one rank has or computes, and nothing is added to it", "add the terms first and store their sum: `{name}[t] = …`; a sum over ranks is `Reduced`";
+    GatheredAdded { name } => "`{name}` is Gathered: rows hold what one rank has or computes, and nothing is added to it", "add the terms first and store their sum: `{name}[t] = …`; a sum over ranks is `AllReduced`";
     AccumulatedWritten { name } => "`{name}` is Accumulated: this overwrites what it held before the launch", "add to it: `{name}[t] += …`; to overwrite it, make it `Out`";
     AccumulatedRead { name } => "`{name}` is Accumulated: the launch that adds to it cannot read it", "read it in a later launch, or pass what it held before as a `Local` tensor of its own";
-    ExchangedAdded { name } => "`{name}` is Exchanged: a slot holds what one rank sends, and nothing is added to it", "add the terms first and store their sum: `{name}.on(rank)[me()][t] = …`; a sum over ranks is `Scattered`";
-    NotShared { name, kind } => "`{name}` is {kind}: peers cannot address it", "share data by `Gathered`, `Scattered`, `Reduced`, `Exchanged` or `symmetric` tensors";
+    AllToAllAdded { name } => "`{name}` is AllToAll: a slot holds what one rank sends, and nothing is added to it", "add the terms first and store their sum: `{name}.on(rank)[me()][t] = …`; a sum over ranks is `ReduceScattered`";
+    NotShared { name, kind } => "`{name}` is {kind}: peers cannot address it", "share data by `Gathered`, `ReduceScattered`, `AllReduced`, `AllToAll` or `symmetric` tensors";
     ReadEverywhere => "every rank's copy is read at once, but not summed", "write `.sum()` after it, or read one rank's by `.on(rank)`";
     VectorIndexed { name } => "`{name}` is a vector and lies along the columns of every tile", "write `{name}` without an index";
     VectorOperand { name } => "`{name}` is a vector, but a tile is needed", "add a vector after the product: `.bias({name})`";

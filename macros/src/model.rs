@@ -80,22 +80,22 @@ impl Usage {
         builder: "accumulated",
         ..Usage::OUT
     };
-    pub const SCATTERED: Usage = Usage {
-        name: "Scattered",
-        builder: "scattered",
+    pub const REDUCE_SCATTERED: Usage = Usage {
+        name: "ReduceScattered",
+        builder: "reduce_scattered",
         shared: true,
         ..Usage::OUT
     };
-    pub const REDUCED: Usage = Usage {
-        name: "Reduced",
-        builder: "reduced",
-        ..Usage::SCATTERED
+    pub const ALL_REDUCED: Usage = Usage {
+        name: "AllReduced",
+        builder: "all_reduced",
+        ..Usage::REDUCE_SCATTERED
     };
-    pub const EXCHANGED: Usage = Usage {
-        name: "Exchanged",
-        builder: "exchanged",
+    pub const ALL_TO_ALL: Usage = Usage {
+        name: "AllToAll",
+        builder: "all_to_all",
         slots: true,
-        ..Usage::SCATTERED
+        ..Usage::REDUCE_SCATTERED
     };
     pub const SCRATCH: Usage = Usage {
         name: "symmetric",
@@ -112,9 +112,9 @@ impl Usage {
         Usage::VECTOR,
         Usage::OUT,
         Usage::ACCUMULATED,
-        Usage::SCATTERED,
-        Usage::REDUCED,
-        Usage::EXCHANGED,
+        Usage::REDUCE_SCATTERED,
+        Usage::ALL_REDUCED,
+        Usage::ALL_TO_ALL,
     ];
 }
 
@@ -150,7 +150,7 @@ pub enum Declaration {
 /// Tensor whose shape scratch has.
 pub struct Like {
     pub tensor: Ident,
-    /// `chunk` or `whole`, if the user chose.
+    /// `shard` or `whole`, if the user chose.
     pub extent: Option<Ident>,
     pub slots: Axis,
 }
@@ -165,7 +165,7 @@ pub enum Size {
 /// Division of a tensor by a partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
-    Pieces,
+    Chunks,
     Panels,
     Tiles,
     /// Tiles of all ranks' rows at once.
@@ -285,10 +285,10 @@ pub enum OrderArgument {
     Ranks(Rank),
 }
 
-/// `tiles.of(chunk).grouped().skip(1)`
+/// `tiles.of(shard).grouped().skip(1)`
 pub struct Items {
     pub partition: Ident,
-    pub chunk: Option<(Ident, Rank)>,
+    pub shard: Option<(Ident, Rank)>,
     pub order: Option<(Ident, Option<Constant>)>,
     /// The steps of a selection, with their numbers.
     pub cuts: Vec<(Ident, Option<Rank>)>,

@@ -94,22 +94,22 @@ impl<'a> Quantise<'a> {
 
     /// Takes memory for the scales, padding included: f32, as many as the layout has. Memory of rows and columns has a line
     /// in each row, as the layout has them; a vector has one line behind the other, and so has a slice of another library. Lines of 1×128 in
-    /// [`RowsLast`] may be longer, and all that is behind the scales is zeroed: so the plane of a chunk takes those of a rank
+    /// [`RowsLast`] may be longer, and all that is behind the scales is zeroed: so the plane of a shard takes those of a rank
     /// that has fewer rows.
     ///
     /// ```
     /// # use counterflow_codegen::dtype::Dtype;
-    /// # use counterflow_quantise::{Granularity, Quantiser, Recipe, Rule, Scaling};
+    /// # use counterflow_quantise::{Granularity, Quantiser, Recipe, ScaleRule, Scaling};
     /// # use counterflow_runtime::Communicator;
     /// # use {float8::F8E4M3, half::bf16};
     /// # let rank = &Communicator::emulated(1)?[0];
-    /// # let recipe = Recipe::new(Rule::deep_gemm(), Scaling::Current(Granularity::BLOCK_1X128), Dtype::Bf16);
+    /// # let recipe = Recipe::new(ScaleRule::deep_gemm(), Scaling::Current(Granularity::BLOCK_1X128), Dtype::Bf16);
     /// # let quantiser = Quantiser::build(rank, recipe, [3, 256])?;
     /// # let (x, mut codes) = (rank.zeros::<bf16>([3, 256])?, rank.zeros::<F8E4M3>([3, 256])?);
-    /// let mut chunk = rank.zeros::<f32>([2, 8])?; // of 8 rows
+    /// let mut shard = rank.zeros::<f32>([2, 8])?; // of 8 rows
     /// # x.write(&[bf16::from_f32(448.0); 3 * 256])?;
-    /// quantiser.on(rank, [3, 256]).x(&x).codes(&mut codes).scales(&mut chunk).launch()?.wait()?;
-    /// assert_eq!(chunk.read()?[..], [[1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]; 2].concat());
+    /// quantiser.on(rank, [3, 256]).x(&x).codes(&mut codes).scales(&mut shard).launch()?.wait()?;
+    /// assert_eq!(shard.read()?[..], [[1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]; 2].concat());
     /// # Ok::<(), counterflow_runtime::Error>(())
     /// ```
     pub fn scales(mut self, scales: impl Output<'a>) -> Self {
@@ -223,7 +223,7 @@ impl<'a> Quantise<'a> {
             job.line("scales", job.plane(), own)?,
             job.line("transposed_scales", job.turned_plane(), of_copy)?,
         ];
-        // Kernels write one scale at a time: a chunk's may begin at any row of a plane.
+        // Kernels write one scale at a time: a shard's may begin at any row of a plane.
         let words = |plane: Words| Part::of::<f32>(plane.len()).by_elements();
         let whole = matches!(
             recipe.scaling,

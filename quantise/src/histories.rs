@@ -100,7 +100,7 @@ impl Memory {
 /// and one kernel makes the next scales of all.
 ///
 /// ```
-/// use counterflow_quantise::{Delayed, Fp8, Histories, Quantiser, Recipe, Rule, Scaling};
+/// use counterflow_quantise::{Delayed, Fp8, Histories, Quantiser, Recipe, ScaleRule, Scaling};
 /// # use counterflow_codegen::dtype::Dtype;
 /// # use counterflow_runtime::Communicator;
 /// # use {float8::F8E4M3, half::bf16};
@@ -108,7 +108,7 @@ impl Memory {
 ///
 /// let rank = Arc::new(Communicator::emulated(1)?.remove(0));
 /// let mut histories = Histories::new(&rank, Delayed::transformer_engine(Fp8::E4M3), 2)?;
-/// let recipe = Recipe::new(Rule::transformer_engine(Fp8::E4M3), Scaling::Delayed, Dtype::Bf16);
+/// let recipe = Recipe::new(ScaleRule::transformer_engine(Fp8::E4M3), Scaling::Delayed, Dtype::Bf16);
 /// let quantiser = Quantiser::build(&rank, recipe, [1, 16])?;
 /// let mut of_x = histories.add(Fp8::E4M3)?.expect("the first of two");
 /// let of_gradient = histories.add(Fp8::E5M2)?.expect("the second");
@@ -218,12 +218,12 @@ impl Histories {
 ///
 /// ```
 /// use counterflow_codegen::dtype::Dtype;
-/// use counterflow_quantise::{Delayed, DeviceHistory, Fp8, Quantiser, Recipe, Rule, Scaling};
+/// use counterflow_quantise::{Delayed, DeviceHistory, Fp8, Quantiser, Recipe, ScaleRule, Scaling};
 /// # use counterflow_runtime::Communicator;
 /// # use {float8::F8E4M3, half::bf16};
 ///
 /// # let rank = &Communicator::emulated(1)?[0];
-/// let recipe = Recipe::new(Rule::transformer_engine(Fp8::E4M3), Scaling::Delayed, Dtype::Bf16);
+/// let recipe = Recipe::new(ScaleRule::transformer_engine(Fp8::E4M3), Scaling::Delayed, Dtype::Bf16);
 /// let quantiser = Quantiser::build(rank, recipe, [1, 16])?;
 /// let mut history: DeviceHistory = quantiser.history(Delayed::transformer_engine(Fp8::E4M3))?;
 /// let (x, mut codes, mut scale) = (rank.zeros::<bf16>([1, 16])?, rank.zeros::<F8E4M3>([1, 16])?, rank.zeros::<f32>([1])?);
@@ -262,7 +262,7 @@ impl DeviceHistory {
     ///
     /// ```
     /// use counterflow_codegen::dtype::Dtype;
-    /// use counterflow_quantise::{Delayed, Fp8, Granularity, Quantiser, Recipe, Rule, Scaling};
+    /// use counterflow_quantise::{Delayed, Fp8, Granularity, Quantiser, Recipe, ScaleRule, Scaling};
     /// use counterflow_runtime::QuantTensor;
     /// # use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
     /// # use counterflow_runtime::Communicator;
@@ -278,7 +278,7 @@ impl DeviceHistory {
     /// # }));
     /// # let gemm = s.finish();
     /// let op = rank.op(&gemm).output(Dtype::E4M3).amax().up_to(64, 64, 64).build()?; // y = x · wᵀ
-    /// let recipe = Recipe::new(Rule::transformer_engine(Fp8::E4M3), Scaling::Delayed, Dtype::Bf16);
+    /// let recipe = Recipe::new(ScaleRule::transformer_engine(Fp8::E4M3), Scaling::Delayed, Dtype::Bf16);
     /// let quantiser = Quantiser::build(rank, recipe, [1, 16])?;
     /// let mut history = quantiser.history(Delayed::transformer_engine(Fp8::E4M3))?;
     /// # let (x, w) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?);

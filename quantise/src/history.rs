@@ -11,7 +11,7 @@ pub enum Pick {
     MostRecent,
 }
 
-/// Rule of delayed scaling, from one call to the next.
+/// ScaleRule of delayed scaling, from one call to the next.
 ///
 /// ```
 /// use counterflow_quantise::{Delayed, Fp8, Pick};

@@ -124,7 +124,7 @@ impl Job {
     }
 
     /// The words that a line of scales has in memory of so many rows and columns, if they are more than the order has: the plane
-    /// of a chunk has room for more rows than a matrix may have. Of a vector, lines lie one behind the other.
+    /// of a shard has room for more rows than a matrix may have. Of a vector, lines lie one behind the other.
     ///
     /// # Errors
     /// [`Error::Usage`] for lines that the order does not have.

@@ -2,7 +2,7 @@
 
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::encoding::Granularity;
-use counterflow_codegen::rule::{Convention, Fp8, Rule};
+use counterflow_codegen::rule::{Convention, Fp8, ScaleRule};
 
 /// Text of scales, which that of rules includes.
 pub const SCALE_HEADER: (&str, &str) = ("scale.cuh", counterflow_codegen::cuda::SCALE);
@@ -52,18 +52,18 @@ impl Scaling {
 ///
 /// ```
 /// use counterflow_codegen::dtype::Dtype;
-/// use counterflow_quantise::{Fp8, Granularity, Recipe, Rule, Scaling};
+/// use counterflow_quantise::{Fp8, Granularity, Recipe, ScaleRule, Scaling};
 ///
-/// let recipe = Recipe::new(Rule::deep_gemm(), Scaling::Current(Granularity::BLOCK_1X128), Dtype::Bf16);
+/// let recipe = Recipe::new(ScaleRule::deep_gemm(), Scaling::Current(Granularity::BLOCK_1X128), Dtype::Bf16);
 /// assert!(!recipe.transposed && recipe.with_transposed().transposed);
 /// println!("{}", recipe.tiles()); // CUDA
 /// # assert_eq!(recipe.rule.to, Fp8::E4M3);
 /// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Recipe {
-    /// Rule by which an amax becomes a scale. Of delayed scaling only the type of the codes counts: [`Delayed`](crate::Delayed) says
+    /// ScaleRule by which an amax becomes a scale. Of delayed scaling only the type of the codes counts: [`Delayed`](crate::Delayed) says
     /// the rest.
-    pub rule: Rule,
+    pub rule: ScaleRule,
     /// The amax that is taken.
     pub scaling: Scaling,
     /// The type that is quantised: bf16, f16 or f32.
@@ -76,7 +76,7 @@ pub struct Recipe {
 
 impl Recipe {
     /// Without a transposed copy.
-    pub const fn new(rule: Rule, scaling: Scaling, from: Dtype) -> Recipe {
+    pub const fn new(rule: ScaleRule, scaling: Scaling, from: Dtype) -> Recipe {
         Recipe {
             rule,
             scaling,
@@ -90,9 +90,9 @@ impl Recipe {
     ///
     /// ```
     /// use counterflow_codegen::dtype::Dtype;
-    /// use counterflow_quantise::{Granularity, Recipe, Rule, Scaling};
+    /// use counterflow_quantise::{Granularity, Recipe, ScaleRule, Scaling};
     ///
-    /// let recipe = Recipe::new(Rule::deep_gemm(), Scaling::Current(Granularity::PerTensor), Dtype::Bf16);
+    /// let recipe = Recipe::new(ScaleRule::deep_gemm(), Scaling::Current(Granularity::PerTensor), Dtype::Bf16);
     /// assert_eq!(recipe.granularity(), Granularity::PerTensor);
     /// assert_eq!(recipe.with_scale_in_each_row().granularity(), Granularity::PerRow);
     /// ```
@@ -114,16 +114,16 @@ impl Recipe {
     }
 
     /// Writes the one scale of a whole tensor in each of its rows: so it travels with them, where a product has scales of
-    /// rows. Ranks that quantise a chunk each need no common amax then.
+    /// rows. Ranks that quantise a shard each need no common amax then.
     ///
     /// ```
     /// use counterflow_codegen::dtype::Dtype;
-    /// use counterflow_quantise::{Fp8, Granularity, Quantiser, Recipe, Rule, Scaling};
+    /// use counterflow_quantise::{Fp8, Granularity, Quantiser, Recipe, ScaleRule, Scaling};
     /// # use counterflow_runtime::Communicator;
     /// # use {float8::F8E4M3, half::bf16};
     ///
     /// # let rank = &Communicator::emulated(1)?[0];
-    /// let rule = Rule::transformer_engine(Fp8::E4M3);
+    /// let rule = ScaleRule::transformer_engine(Fp8::E4M3);
     /// let recipe = Recipe::new(rule, Scaling::Current(Granularity::PerTensor), Dtype::Bf16).with_scale_in_each_row();
     /// let quantiser = Quantiser::build(rank, recipe, [3, 16])?;
     /// # let (x, mut codes, mut scales) = (rank.zeros::<bf16>([3, 16])?, rank.zeros::<F8E4M3>([3, 16])?, rank.zeros::<f32>([3])?);
@@ -164,10 +164,10 @@ impl Recipe {
     /// The rule as lines that `rule.cuh` reads: what a kernel says before it includes that, to have this recipe's scales and codes.
     /// Numbers are given by their bits, so that both compilers read the same.
     pub fn rules(&self) -> String {
-        let Rule { to, .. } = self.rule;
+        let ScaleRule { to, .. } = self.rule;
         let delayed = self.scaling == Scaling::Delayed;
         let rule = match delayed {
-            true => Rule::transformer_engine(to),
+            true => ScaleRule::transformer_engine(to),
             false => self.rule,
         };
         let bits = |value: f32| format!("__uint_as_float({:#010x}u)", value.to_bits());

@@ -7,7 +7,7 @@ use crate::kernels::{HEADERS, Recipe, Scaling};
 use crate::{emulate, job};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::encoding::Granularity;
-use counterflow_codegen::rule::{Fp8, Rule};
+use counterflow_codegen::rule::{Fp8, ScaleRule};
 use counterflow_runtime::cuda::{Arguments, Function, LaunchConfig, Module};
 use counterflow_runtime::driver::Address;
 use counterflow_runtime::jit::{Compiler, Source, Target};
@@ -159,7 +159,7 @@ pub(crate) struct NextStep(Function);
 impl NextStep {
     /// Compiles it, or takes it from the cache, and loads it. None: the rank is emulated.
     pub fn load(rank: &Communicator) -> Result<Option<NextStep>, Error> {
-        let rule = Rule::transformer_engine(Fp8::E4M3);
+        let rule = ScaleRule::transformer_engine(Fp8::E4M3);
         let recipe = Recipe::new(rule, Scaling::Delayed, Dtype::Bf16);
         let lines = load(rank, &recipe.lines())?;
         lines

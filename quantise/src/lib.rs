@@ -1,6 +1,6 @@
 //! Quantisers: FP8 codes of a tensor and the scales that go with them.
 //!
-//! A [`Rule`] says how an amax, the largest absolute value of some elements, becomes a scale: as TransformerEngine does
+//! A [`ScaleRule`] says how an amax, the largest absolute value of some elements, becomes a scale: as TransformerEngine does
 //! it, or as DeepGEMM does, bit for bit. A [`Granularity`] says which elements share one. A [`Plane`] is how scales lie in
 //! memory, and its type says which of the layouts in use it is.
 //!
@@ -8,11 +8,11 @@
 //!
 //! ```
 //! use counterflow_codegen::dtype::Dtype;
-//! use counterflow_quantise::{Fp8, Matrix, Granularity, Plane, Rule, RowsLast, twin};
+//! use counterflow_quantise::{Fp8, Matrix, Granularity, Plane, ScaleRule, RowsLast, twin};
 //!
 //! let x: Vec<f32> = (0..2 * 256).map(|at| at as f32 / 16.0).collect();
 //! let x = Matrix::new(&x, [2, 256], Dtype::Bf16);
-//! let quantised = twin::quantise(&x, &Rule::transformer_engine(Fp8::E4M3), Granularity::BLOCK_1X128);
+//! let quantised = twin::quantise(&x, &ScaleRule::transformer_engine(Fp8::E4M3), Granularity::BLOCK_1X128);
 //! let plane: Plane<RowsLast> = quantised.plane();
 //! assert_eq!((quantised.codes.len(), plane.values().len()), (512, 2 * 4)); // two blocks of K, rows padded to 4
 //! ```
@@ -39,7 +39,7 @@ pub mod twin;
 pub use all_reduce_norm::{AllReduceNorm, AllReduceNormBuilder, AllReduceNormLaunch};
 pub use builder::Quantise;
 pub use counterflow_codegen::encoding::{Granularity, ScaleBlock};
-pub use counterflow_codegen::rule::{Convention, Fp8, Rule, Scale};
+pub use counterflow_codegen::rule::{Convention, Fp8, Scale, ScaleRule};
 pub use histories::{DeviceHistory, Histories};
 pub use history::{Delayed, History, Pick};
 pub use kernels::{HEADERS, RULE_HEADER, Recipe, SCALE_HEADER, Scaling};

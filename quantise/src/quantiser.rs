@@ -16,13 +16,13 @@ use std::sync::Arc;
 ///
 /// ```
 /// use counterflow_codegen::dtype::Dtype;
-/// use counterflow_quantise::{Fp8, Granularity, Plane, Quantiser, Recipe, RowsLast, Rule, Scaling};
+/// use counterflow_quantise::{Fp8, Granularity, Plane, Quantiser, Recipe, RowsLast, ScaleRule, Scaling};
 /// use counterflow_runtime::Communicator;
 /// use float8::F8E4M3;
 /// use half::bf16;
 ///
 /// let rank = &Communicator::emulated(1)?[0];
-/// let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
+/// let rule = ScaleRule::transformer_engine(Fp8::E4M3).powers_of_two();
 /// let recipe = Recipe::new(rule, Scaling::Current(Granularity::BLOCK_1X128), Dtype::Bf16).with_transposed();
 /// let quantiser = Quantiser::build(rank, recipe, [8, 256])?;
 ///
@@ -42,11 +42,11 @@ use std::sync::Arc;
 ///
 /// ```
 /// # use counterflow_codegen::dtype::Dtype;
-/// # use counterflow_quantise::{Fp8, Granularity, Quantiser, Recipe, Rule, Scaling};
+/// # use counterflow_quantise::{Fp8, Granularity, Quantiser, Recipe, ScaleRule, Scaling};
 /// # use counterflow_runtime::Communicator;
 /// # use {float8::F8E5M2, half::bf16};
 /// # let rank = &Communicator::emulated(1)?[0];
-/// let recipe = Recipe::new(Rule::transformer_engine(Fp8::E5M2), Scaling::Current(Granularity::PerTensor), Dtype::Bf16);
+/// let recipe = Recipe::new(ScaleRule::transformer_engine(Fp8::E5M2), Scaling::Current(Granularity::PerTensor), Dtype::Bf16);
 /// let quantiser = Quantiser::build(rank, recipe, [4, 16])?;
 /// # let (x, mut codes, mut scale) = (rank.zeros::<bf16>([4, 16])?, rank.zeros::<F8E5M2>([4, 16])?, rank.zeros::<f32>([1])?);
 /// quantiser.on(rank, [4, 16]).x(&x).measure()?;
@@ -90,14 +90,14 @@ impl Quantiser<'static> {
     ///
     /// ```
     /// # use counterflow_codegen::dtype::Dtype;
-    /// # use counterflow_quantise::{Fp8, Granularity, Quantiser, Recipe, Rule, Scaling};
+    /// # use counterflow_quantise::{Fp8, Granularity, Quantiser, Recipe, ScaleRule, Scaling};
     /// # use counterflow_runtime::{Communicator, Error};
     /// # use std::sync::Arc;
     /// struct Layer {
     ///     quantiser: Quantiser<'static>,
     /// }
     /// # fn layer() -> Result<Layer, Error> {
-    /// # let recipe = Recipe::new(Rule::deep_gemm(), Scaling::Current(Granularity::BLOCK_1X128), Dtype::Bf16);
+    /// # let recipe = Recipe::new(ScaleRule::deep_gemm(), Scaling::Current(Granularity::BLOCK_1X128), Dtype::Bf16);
     /// let rank = Arc::new(Communicator::emulated(1)?.remove(0));
     /// Ok(Layer { quantiser: Quantiser::shared(&rank, recipe, [8, 256])? })
     /// # }

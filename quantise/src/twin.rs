@@ -3,7 +3,7 @@
 use crate::plane::{Block, Layout, Plane};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::encoding::Granularity;
-use counterflow_codegen::rule::{Fp8, Rule, Scale};
+use counterflow_codegen::rule::{Fp8, Scale, ScaleRule};
 
 /// A matrix that is quantised: rows of numbers, one after another, and the type that holds them exactly.
 ///
@@ -54,10 +54,10 @@ impl<'a> Matrix<'a> {
 ///
 /// ```
 /// use counterflow_codegen::dtype::Dtype;
-/// use counterflow_quantise::{Fp8, Matrix, Granularity, Quantised, Rule, twin};
+/// use counterflow_quantise::{Fp8, Matrix, Granularity, Quantised, ScaleRule, twin};
 ///
 /// let x = Matrix::new(&[1.0, -448.0], [1, 2], Dtype::F32);
-/// let q: Quantised = twin::quantise(&x, &Rule::transformer_engine(Fp8::E4M3), Granularity::PerTensor);
+/// let q: Quantised = twin::quantise(&x, &ScaleRule::transformer_engine(Fp8::E4M3), Granularity::PerTensor);
 /// assert_eq!((&q.codes[..], &q.scales[..]), (&[0x38, 0xfe][..], &[1.0][..]));
 /// assert_eq!(q.with_pitch(4), [0x38, 0xfe, 0, 0]);
 /// ```
@@ -114,13 +114,13 @@ impl Quantised {
 ///
 /// ```
 /// use counterflow_codegen::dtype::Dtype;
-/// use counterflow_quantise::{Fp8, Matrix, Rule, twin};
+/// use counterflow_quantise::{Fp8, Matrix, ScaleRule, twin};
 ///
 /// let x = Matrix::new(&[1.0, f32::NAN, -3.0], [1, 3], Dtype::F32);
-/// assert_eq!(twin::amax(&x, &Rule::transformer_engine(Fp8::E4M3)), 3.0);
-/// assert!(twin::amax(&x, &Rule::deep_gemm()).is_nan());
+/// assert_eq!(twin::amax(&x, &ScaleRule::transformer_engine(Fp8::E4M3)), 3.0);
+/// assert!(twin::amax(&x, &ScaleRule::deep_gemm()).is_nan());
 /// ```
-pub fn amax(of: &Matrix<'_>, rule: &Rule) -> f32 {
+pub fn amax(of: &Matrix<'_>, rule: &ScaleRule) -> f32 {
     let values = of.values.iter();
     values.fold(0.0, |amax, value| rule.larger(amax, *value))
 }
@@ -141,7 +141,7 @@ pub fn cast(of: &Matrix<'_>, to: Fp8, multiplier: f32) -> Vec<u8> {
 
 /// Codes and scales of a matrix, by the amaxes of its pieces. The transposed copy of a matrix is that of
 /// [`Matrix::transposed`]: quantised from the source, since other elements share a scale there.
-pub fn quantise(of: &Matrix<'_>, rule: &Rule, pieces: Granularity) -> Quantised {
+pub fn quantise(of: &Matrix<'_>, rule: &ScaleRule, pieces: Granularity) -> Quantised {
     let ([_, columns], [tall, wide]) = (of.shape, pieces.extent(of.shape));
     let [rows_of_pieces, columns_of_pieces] = pieces.count(of.shape);
     let place = |at: usize| at / columns / tall * columns_of_pieces + at % columns / wide;

@@ -5,7 +5,7 @@ mod nvidia;
 
 use counterflow_codegen::dtype::Dtype;
 use counterflow_quantise::{
-    AllReduceNorm, AllReduceNormBuilder, Fp8, Granularity, HEADERS, Recipe, Rule, Scaling,
+    AllReduceNorm, AllReduceNormBuilder, Fp8, Granularity, HEADERS, Recipe, ScaleRule, Scaling,
 };
 use counterflow_runtime::Communicator;
 use counterflow_runtime::jit::{Compiled, Source, Target};
@@ -20,11 +20,11 @@ const SCALINGS: [Scaling; 5] = [
 
 /// Each type, scaling and copy with each convention in turn.
 fn recipes() -> Vec<Recipe> {
-    let deep = Rule::deep_gemm();
+    let deep = ScaleRule::deep_gemm();
     let rules = [
-        Rule::transformer_engine(Fp8::E4M3),
+        ScaleRule::transformer_engine(Fp8::E4M3),
         deep.powers_of_two(),
-        Rule::transformer_engine(Fp8::E5M2).powers_of_two(),
+        ScaleRule::transformer_engine(Fp8::E5M2).powers_of_two(),
         deep,
     ];
     let mut recipes = Vec::new();
@@ -91,7 +91,10 @@ fn every_quantiser_compiles_and_keeps_its_elements_in_registers() {
 #[test]
 fn every_all_reduce_with_a_norm_compiles_and_keeps_its_rows_in_registers() {
     let recipe = |rule, scaling| Some(Recipe::new(rule, scaling, Dtype::Bf16));
-    let (theirs, deep) = (Rule::transformer_engine(Fp8::E5M2), Rule::deep_gemm());
+    let (theirs, deep) = (
+        ScaleRule::transformer_engine(Fp8::E5M2),
+        ScaleRule::deep_gemm(),
+    );
     let results = [
         None,
         recipe(theirs, Scaling::Delayed),

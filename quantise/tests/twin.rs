@@ -2,8 +2,8 @@
 
 use counterflow_codegen::dtype::Dtype;
 use counterflow_quantise::{
-    BlocksLast, Delayed, Fp8, Granularity, History, Layout, Matrix, Pick, Plane, RowsLast, Rule,
-    SquareByColumn, SquareByRow, SquarePadded, twin,
+    BlocksLast, Delayed, Fp8, Granularity, History, Layout, Matrix, Pick, Plane, RowsLast,
+    ScaleRule, SquareByColumn, SquareByRow, SquarePadded, twin,
 };
 use proptest::prelude::*;
 
@@ -14,12 +14,12 @@ const KINDS: [Granularity; 4] = [
     Granularity::BLOCK_128X128,
 ];
 
-fn rules() -> Vec<Rule> {
-    let theirs = [Fp8::E4M3, Fp8::E5M2].map(Rule::transformer_engine);
-    let deep = Rule::deep_gemm();
+fn rules() -> Vec<ScaleRule> {
+    let theirs = [Fp8::E4M3, Fp8::E5M2].map(ScaleRule::transformer_engine);
+    let deep = ScaleRule::deep_gemm();
     let all = [theirs[0], theirs[1], deep];
     (all.iter().copied())
-        .chain(all.map(Rule::powers_of_two))
+        .chain(all.map(ScaleRule::powers_of_two))
         .collect()
 }
 
@@ -106,8 +106,8 @@ proptest! {
 
     #[test]
     fn powers_of_two_are_the_same_in_both_conventions(amax in 1e-20f32..1e30) {
-        let theirs = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
-        let deep = Rule::deep_gemm().powers_of_two().with_eps(0.0);
+        let theirs = ScaleRule::transformer_engine(Fp8::E4M3).powers_of_two();
+        let deep = ScaleRule::deep_gemm().powers_of_two().with_eps(0.0);
         let (one, other) = (theirs.of_tensor(amax), deep.of_tensor(amax));
         prop_assert_eq!(one, other);
         prop_assert_eq!(one.multiplier.to_bits() & 0x7f_ffff, 0);
@@ -187,7 +187,7 @@ proptest! {
 
 #[test]
 fn amaxes_that_are_no_size_have_the_scale_that_the_convention_says() {
-    let theirs = Rule::transformer_engine(Fp8::E4M3);
+    let theirs = ScaleRule::transformer_engine(Fp8::E4M3);
     let bits = |scale: f32| scale.to_bits();
     for amax in [0.0, f32::INFINITY, f32::NAN] {
         assert_eq!(theirs.of_tensor(amax).multiplier, 1.0, "{amax}");
@@ -205,7 +205,7 @@ fn amaxes_that_are_no_size_have_the_scale_that_the_convention_says() {
     assert_eq!(bits(powers.of_tensor(tiny).stored), 0x0040_0000); // a subnormal, not zero
     assert_eq!(powers.of_block(tiny, Dtype::F16).multiplier, 32768.0);
 
-    let deep = Rule::deep_gemm();
+    let deep = ScaleRule::deep_gemm();
     assert_eq!(bits(deep.of_tensor(0.0).stored), bits(1e-4f32 / 448.0));
     assert_eq!(deep.of_tensor(f32::INFINITY).multiplier, 0.0);
     let nan = deep.of_tensor(f32::NAN);
@@ -221,10 +221,10 @@ fn amaxes_that_are_no_size_have_the_scale_that_the_convention_says() {
 
 #[test]
 fn conventions_differ_in_the_last_bit() {
-    let deep = Rule::deep_gemm();
-    let theirs = Rule::transformer_engine(Fp8::E4M3);
+    let deep = ScaleRule::deep_gemm();
+    let theirs = ScaleRule::transformer_engine(Fp8::E4M3);
     let amaxes = (1..2000).map(|at| at as f32 / 64.0);
-    let differ = |a: Rule, b: Rule| {
+    let differ = |a: ScaleRule, b: ScaleRule| {
         let apart = |amax: &f32| a.of_tensor(*amax).stored != b.of_tensor(*amax).stored;
         amaxes.clone().filter(apart).count()
     };
@@ -263,11 +263,11 @@ fn nan_is_seen_by_one_convention_and_not_by_the_other() {
     let x = Matrix::new(&values, [2, 2], Dtype::Bf16);
     let theirs = twin::quantise(
         &x,
-        &Rule::transformer_engine(Fp8::E4M3),
+        &ScaleRule::transformer_engine(Fp8::E4M3),
         Granularity::PerRow,
     );
     assert_eq!(theirs.codes, [0x7e, 0x7f, 0x76, 0x7e]);
-    let deep = twin::quantise(&x, &Rule::deep_gemm(), Granularity::PerRow);
+    let deep = twin::quantise(&x, &ScaleRule::deep_gemm(), Granularity::PerRow);
     assert_eq!(deep.codes, [0x7f, 0x7f, 0x76, 0x7e]);
     assert!(deep.scales[0].is_nan() && !deep.scales[1].is_nan());
 }

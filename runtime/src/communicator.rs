@@ -145,17 +145,17 @@ impl Communicator {
         self.group.world()
     }
 
-    /// The rows of a rank's chunk where ranks divide so many rows: as many as every other rank has, but for the last ones.
-    /// [`Op::chunk`](crate::Op::chunk) says it of an op's tensor, whose chunks may be larger.
+    /// The rows of a rank's shard where ranks divide so many rows: as many as every other rank has, but for the last ones.
+    /// [`Op::shard`](crate::Op::shard) says it of an op's tensor, whose shards may be larger.
     ///
     /// ```
     /// use counterflow::Communicator;
     ///
     /// let ranks = Communicator::emulated(3)?;
-    /// assert_eq!([0, 1, 2].map(|rank| ranks[0].chunk(rank, 64)), [0..22, 22..44, 44..64]);
+    /// assert_eq!([0, 1, 2].map(|rank| ranks[0].shard(rank, 64)), [0..22, 22..44, 44..64]);
     /// # Ok::<(), counterflow::Error>(())
     /// ```
-    pub fn chunk(&self, rank: u32, rows: usize) -> Range<usize> {
+    pub fn shard(&self, rank: u32, rows: usize) -> Range<usize> {
         let each = rows.div_ceil(self.world() as usize);
         let start = (rank as usize).saturating_mul(each).min(rows);
         start..(start + each).min(rows)

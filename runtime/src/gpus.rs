@@ -20,7 +20,7 @@ use counterflow_codegen::trace::Recorded;
 use counterflow_codegen::verify::{Checked, Series};
 use counterflow_codegen::warp::Pipeline;
 pub use rows::POISON;
-use rows::{pack, transposed, unpack, unpack_chunks};
+use rows::{pack, transposed, unpack, unpack_shards};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -404,7 +404,7 @@ fn prepare(
             continue;
         }
         let rows = match buffer.usage.at_start() {
-            AtStart::Shard => plan.geometry.chunk(buffer.rows, rank.rank()),
+            AtStart::Shard => plan.geometry.shard(buffer.rows, rank.rank()),
             AtStart::Whole | AtStart::Nothing => plan.geometry.held(buffer, rank.rank()),
         };
         let columns = plan.geometry.size(buffer.columns);
@@ -422,10 +422,10 @@ fn prepare(
         let pitch = plan.pitch(&pipeline.kernel, tensor) as usize;
         let columns = columns as usize;
         if buffer.mn_major {
-            // Every chunk is a separate matrix, with a line for each column.
-            let chunk = plan.geometry.chunk_rows(buffer.rows).max(1) as usize;
-            let first = rows.start as usize / chunk;
-            for (index, values) in values.chunks(chunk * columns.max(1)).enumerate() {
+            // Every shard is a separate matrix, with a line for each column.
+            let shard = plan.geometry.shard_rows(buffer.rows).max(1) as usize;
+            let first = rows.start as usize / shard;
+            for (index, values) in values.chunks(shard * columns.max(1)).enumerate() {
                 let lines = transposed(values, columns);
                 pack(
                     &lines,
@@ -461,16 +461,16 @@ fn output(
     if buffer.usage.is_scale() && buffer.mn_major {
         let bytes = plan.bytes(&pipeline.kernel, tensor) as usize;
         let bytes = driver::read(rank.own_stream(), memory.address(), bytes)?;
-        let chunk = plan.geometry.chunk_rows(buffer.rows).max(1) as usize;
+        let shard = plan.geometry.shard_rows(buffer.rows).max(1) as usize;
         return Ok(Output {
             launch,
             rank: rank.rank(),
             tensor,
             rows,
-            values: unpack_chunks(
+            values: unpack_shards(
                 &bytes,
                 buffer.dtype,
-                (rows.len() as usize, chunk),
+                (rows.len() as usize, shard),
                 columns,
                 pitch,
             ),

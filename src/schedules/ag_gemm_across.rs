@@ -3,7 +3,7 @@ use crate::prelude::*;
 /// y = all_gather(x) · wᵀ for few rows: tiles of all ranks' rows at once, so that `w` is read once for all of them.
 ///
 /// Use it in decode and short prefill, where the rows of one rank do not fill a tile: [`ag_gemm`](super::ag_gemm()) reads `w` once for
-/// each rank. A tile waits for the pieces that it has rows of, of whichever ranks, so none starts before their rows are here. It
+/// each rank. A tile waits for the chunks that it has rows of, of whichever ranks, so none starts before their rows are here. It
 /// needs operands with contiguous K, and scales of whole tensors or rows.
 ///
 /// ```
@@ -22,7 +22,7 @@ use crate::prelude::*;
 /// ```
 #[schedule]
 pub fn ag_gemm_across(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = tune(128, 32, 64, 256));
+    let chunks = x.chunks(rows = tune(128, 32, 64, 256));
     let tiles = y.tiles_across(tune(
         (128, 256),
         (128, 224),
@@ -33,13 +33,13 @@ pub fn ag_gemm_across(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
         (16, 64),
         (256, 128),
     ));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
 
     #[comm(ctas = tune(8, 4, 2))]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]

@@ -1,6 +1,6 @@
 use crate::prelude::*;
 
-/// y = all_gather(x) · wᵀ, where a piece goes to every rank at once: it leaves this rank once, not once for each peer.
+/// y = all_gather(x) · wᵀ, where a chunk goes to every rank at once: it leaves this rank once, not once for each peer.
 ///
 /// For GPUs whose heap has a multicast view; nothing chooses it by itself. It was compiled and proved, and has not run on a GPU.
 ///
@@ -17,18 +17,18 @@ use crate::prelude::*;
 /// ```
 #[schedule]
 pub fn ag_gemm_multicast(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = tune(128, 256));
+    let chunks = x.chunks(rows = tune(128, 256));
     let tiles = y.tiles(tune((128, 256), (256, 128), (128, 128)));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
 
     #[comm(ctas = tune(8, 4, 16))]
-    for p in pieces.of(me()) {
-        x.everywhere()[p] = x[p];
-        arrived.everywhere()[p].add(1); // one instruction
+    for c in chunks.of(me()) {
+        x.everywhere()[c] = x[c];
+        arrived.everywhere()[c].add(1); // one instruction
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped() {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped() {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }

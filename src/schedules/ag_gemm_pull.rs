@@ -18,7 +18,7 @@ use crate::prelude::*;
 /// ```
 #[schedule]
 pub fn ag_gemm_pull(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = tune(1024, 512, 2048));
+    let chunks = x.chunks(rows = tune(1024, 512, 2048));
     let tiles = y.tiles(tune(
         (128, 256),
         (256, 128),
@@ -27,18 +27,18 @@ pub fn ag_gemm_pull(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
         (128, 160),
         (128, 128),
     ));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
 
     #[copy_engine]
     for peer in ranks().after_me() {
-        for p in pieces.of(peer) {
-            x[p] = x.on(peer)[p];
-            arrived[p].add(1);
+        for c in chunks.of(peer) {
+            x[c] = x.on(peer)[c];
+            arrived[c].add(1);
         }
     }
     #[gemm(ping_pong = tune(false, true))]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped() {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped() {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }

@@ -18,7 +18,7 @@ use crate::prelude::*;
 /// ```
 #[schedule]
 pub fn ag_gemm_ring(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = tune(128, 256));
+    let chunks = x.chunks(rows = tune(128, 256));
     let tiles = y.tiles(tune(
         (128, 256),
         (256, 128),
@@ -27,20 +27,20 @@ pub fn ag_gemm_ring(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
         (128, 160),
         (128, 128),
     ));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     let next = (me() + 1) % world();
 
     #[comm(ctas = tune(8, 4, 2))]
-    for chunk in ring(1).but_last(1) {
-        for p in pieces.of(chunk) {
-            arrived[p].wait();
-            x.on(next)[p] = x[p];
-            arrived.on(next)[p].add(1);
+    for shard in ring(1).but_last(1) {
+        for c in chunks.of(shard) {
+            arrived[c].wait();
+            x.on(next)[c] = x[c];
+            arrived.on(next)[c].add(1);
         }
     }
     #[gemm(ping_pong = tune(false, true))]
-    for chunk in ring(1) {
-        for t in tiles.of(chunk).grouped() {
+    for shard in ring(1) {
+        for t in tiles.of(shard).grouped() {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }

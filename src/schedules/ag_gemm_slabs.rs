@@ -43,8 +43,8 @@ pub fn ag_gemm_slabs(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
         for t in tiles.of(me()).grouped(8) {
             y[t] = dot(x[t], w[t]);
         }
-        for chunk in ranks().after_me() {
-            for t in tiles.of(chunk).grouped() {
+        for shard in ranks().after_me() {
+            for t in tiles.of(shard).grouped() {
                 y[t] = dot(x[t].wait(arrived[t.rows()]), w[t]);
             }
         }

@@ -18,7 +18,7 @@ use crate::prelude::*;
 /// ```
 #[schedule]
 pub fn ag_swiglu(x: Gathered<bf16>, gate: Local<bf16>, up: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = tune(128, 256));
+    let chunks = x.chunks(rows = tune(128, 256));
     let tiles = y.tiles(tune(
         (128, 128),
         (128, 112),
@@ -26,18 +26,18 @@ pub fn ag_swiglu(x: Gathered<bf16>, gate: Local<bf16>, up: Local<bf16>, y: Out<b
         (128, 80),
         (128, 64),
     ));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
 
     #[comm(ctas = tune(8, 4, 2))]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm(ping_pong = tune(false, true))]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped() {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped() {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], gate[t]).silu() * dot(x[t], up[t]);
         }

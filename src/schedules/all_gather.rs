@@ -17,20 +17,20 @@ use crate::prelude::*;
 /// ```
 #[schedule]
 pub fn all_gather(x: Gathered<bf16>) {
-    let pieces = x.pieces(rows = tune(64, 128));
-    let arrived = counters(pieces);
+    let chunks = x.chunks(rows = tune(64, 128));
+    let arrived = counters(chunks);
 
     #[comm(ctas = tune(16, 32, 64))]
     {
         for peer in ranks().before_me() {
-            for p in pieces.of(me()) {
-                x.on(peer)[p] = x[p];
-                arrived.on(peer)[p].add(1);
+            for c in chunks.of(me()) {
+                x.on(peer)[c] = x[c];
+                arrived.on(peer)[c].add(1);
             }
         }
-        for chunk in ranks().after_me() {
-            for p in pieces.of(chunk) {
-                arrived[p].wait();
+        for shard in ranks().after_me() {
+            for c in chunks.of(shard) {
+                arrived[c].wait();
             }
         }
     }

@@ -17,9 +17,9 @@ use crate::prelude::*;
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 #[schedule]
-pub fn all_reduce(g: Local<bf16>, y: Reduced<bf16>) {
+pub fn all_reduce(g: Local<bf16>, y: AllReduced<bf16>) {
     let tiles = y.tiles(tune((128, 128), (128, 64), (128, 256)));
-    let partial = symmetric::<bf16>(y.chunk(), slots = world());
+    let partial = symmetric::<bf16>(y.shard(), slots = world());
     let landed = counters(world(), tiles);
     let done = counters(tiles);
 

@@ -18,7 +18,7 @@ use crate::prelude::*;
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 #[schedule]
-pub fn all_reduce_multicast(g: Local<bf16>, y: Reduced<bf16>) {
+pub fn all_reduce_multicast(g: Local<bf16>, y: AllReduced<bf16>) {
     let tiles = y.tiles(tune((128, 128), (128, 256)));
     let part = symmetric::<bf16>(y.whole(), slots = 1); // where the switch can read it
     let ready = counters(world(), tiles);

@@ -17,7 +17,7 @@ use crate::prelude::*;
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 #[schedule]
-pub fn all_to_all(x: Local<bf16>, w: Local<bf16>, y: Exchanged<bf16>) {
+pub fn all_to_all(x: Local<bf16>, w: Local<bf16>, y: AllToAll<bf16>) {
     let tiles = y.tiles(tune(
         (128, 256),
         (256, 128),

@@ -18,7 +18,7 @@ use crate::prelude::*;
 /// ```
 #[schedule]
 pub fn bulk(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>, z: Gathered<bf16>) {
-    let pieces = z.pieces(rows = tune(128, 256));
+    let chunks = z.chunks(rows = tune(128, 256));
     let tiles = y.tiles(tune(
         (128, 256),
         (256, 128),
@@ -27,19 +27,19 @@ pub fn bulk(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>, z: Gathered<bf16>) {
         (128, 160),
         (128, 128),
     ));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
 
     #[comm(ctas = tune(8, 4, 2))]
     {
         for peer in ranks().before_me() {
-            for p in pieces.of(me()) {
-                z.on(peer)[p] = z[p];
-                arrived.on(peer)[p].add(1);
+            for c in chunks.of(me()) {
+                z.on(peer)[c] = z[c];
+                arrived.on(peer)[c].add(1);
             }
         }
-        for chunk in ranks().after_me() {
-            for p in pieces.of(chunk) {
-                arrived[p].wait();
+        for shard in ranks().after_me() {
+            for c in chunks.of(shard) {
+                arrived[c].wait();
             }
         }
     }

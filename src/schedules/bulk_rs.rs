@@ -18,19 +18,25 @@ use crate::prelude::*;
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 #[schedule]
-pub fn bulk_rs(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>, g: Local<bf16>, r: Scattered<bf16>) {
-    let pieces = r.pieces(rows = tune(128, 256));
+pub fn bulk_rs(
+    x: Local<bf16>,
+    w: Local<bf16>,
+    y: Out<bf16>,
+    g: Local<bf16>,
+    r: ReduceScattered<bf16>,
+) {
+    let chunks = r.chunks(rows = tune(128, 256));
     let tiles = y.tiles(tune((128, 256), (128, 160), (128, 128)));
     let sums = r.tiles(tiles);
     let partial = symmetric::<bf16>(r, slots = world());
-    let landed = counters(world(), pieces);
+    let landed = counters(world(), chunks);
 
     #[comm(ctas = tune(8, 16, 4))]
     {
         for owner in ranks().after_me() {
-            for p in pieces.of(owner) {
-                partial.on(owner)[me()][p] = g[p];
-                landed.on(owner)[me()][p].add(1);
+            for c in chunks.of(owner) {
+                partial.on(owner)[me()][c] = g[c];
+                landed.on(owner)[me()][c].add(1);
             }
         }
         for t in sums.of(me()) {

@@ -18,7 +18,7 @@ use crate::prelude::*;
 /// ```
 #[schedule]
 pub fn fsdp_gemm(x: Local<bf16>, w: Gathered<bf16>, y: Out<bf16>) {
-    let pieces = w.pieces(rows = tune(128, 256));
+    let chunks = w.chunks(rows = tune(128, 256));
     let tiles = y.tiles(tune(
         (128, 256),
         (256, 128),
@@ -26,13 +26,13 @@ pub fn fsdp_gemm(x: Local<bf16>, w: Gathered<bf16>, y: Out<bf16>) {
         (128, 160),
         (128, 128),
     ));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
 
     #[comm(ctas = tune(8, 4, 2))]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            w.on(peer)[p] = w[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            w.on(peer)[c] = w[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm(ping_pong = tune(false, true))]

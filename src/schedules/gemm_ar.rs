@@ -18,9 +18,9 @@ use crate::prelude::*;
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 #[schedule]
-pub fn gemm_ar(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
+pub fn gemm_ar(x: Local<bf16>, w: Local<bf16>, y: AllReduced<bf16>) {
     let tiles = y.tiles(tune((128, 256), (128, 160), (128, 128)));
-    let partial = symmetric::<bf16>(y.chunk(), slots = world());
+    let partial = symmetric::<bf16>(y.shard(), slots = world());
     let landed = counters(world(), tiles);
     let done = counters(tiles);
 

@@ -19,7 +19,7 @@ use crate::prelude::*;
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 #[schedule]
-pub fn gemm_ar_multicast(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
+pub fn gemm_ar_multicast(x: Local<bf16>, w: Local<bf16>, y: AllReduced<bf16>) {
     let tiles = y.tiles(tune((128, 256), (128, 128)));
     let partial = symmetric::<bf16>(y.whole(), slots = 1);
     let ready = counters(world(), tiles);

@@ -22,7 +22,7 @@ use crate::prelude::*;
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 #[schedule]
-pub fn gemm_rs_across(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+pub fn gemm_rs_across(x: Local<bf16>, w: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles_across(tune((128, 256), (128, 128), (128, 64), (16, 128)));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);

@@ -17,7 +17,7 @@ use crate::prelude::*;
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 #[schedule]
-pub fn gemm_rs_add(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+pub fn gemm_rs_add(x: Local<bf16>, w: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles(tune(
         (128, 256),
         (256, 128),

@@ -18,27 +18,27 @@ use crate::prelude::*;
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 #[schedule]
-pub fn mlp(x: Gathered<bf16>, up: Local<bf16>, down: Local<bf16>, y: Scattered<bf16>) {
-    let pieces = x.pieces(rows = tune(128, 256));
-    let arrived = counters(pieces);
+pub fn mlp(x: Gathered<bf16>, up: Local<bf16>, down: Local<bf16>, y: ReduceScattered<bf16>) {
+    let chunks = x.chunks(rows = tune(128, 256));
+    let arrived = counters(chunks);
     let tiles = y.tiles(tune((128, 256), (256, 128), (128, 160), (128, 128)));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
     let hidden = symmetric::<bf16>();
     let hidden_tiles = hidden.tiles(tune((128, 256), (256, 128), (128, 160), (128, 128)));
-    let row_blocks = hidden.pieces(rows = 128);
+    let row_blocks = hidden.chunks(rows = 128);
     let ready = counters(row_blocks);
 
     #[comm(ctas = tune(8, 4, 2))]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in hidden_tiles.of(chunk).grouped() {
+    for shard in ranks().from_me() {
+        for t in hidden_tiles.of(shard).grouped() {
             arrived[t.rows()].wait();
             hidden[t] = dot(x[t], up[t]).gelu();
             ready[t.rows()].add(1);

@@ -17,7 +17,7 @@ use crate::prelude::*;
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 #[schedule]
-pub fn reduce_scatter(g: Local<bf16>, y: Scattered<bf16>) {
+pub fn reduce_scatter(g: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles(tune((128, 128), (128, 64), (128, 256)));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);

@@ -18,7 +18,7 @@ use crate::prelude::*;
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 #[schedule]
-pub fn rs_ring(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+pub fn rs_ring(x: Local<bf16>, w: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles(tune((128, 256), (128, 160), (128, 128)));
     let came = symmetric::<bf16>(y.whole(), slots = 1);
     let landed = counters(tiles);

@@ -67,14 +67,14 @@ impl Tensors {
 
     /// Numbers of which products need rounding, and NaN where peers' rows come or a result does.
     pub fn fill(&self, rank: &Communicator, (launch, rows): (usize, usize)) -> Result<(), Error> {
-        let chunk = rows.div_ceil(rank.world() as usize);
+        let shard = rows.div_ceil(rank.world() as usize);
         for (at, (_, needs, held)) in self.0.iter().enumerate() {
             let [lines, columns] = needs.shape;
             let gathered = needs.usage.is_gathered();
             let by = if gathered { 0 } else { rank.rank() as usize };
             let value = |index: usize| {
                 let (row, column) = (index / columns, index % columns);
-                let here = !gathered || row / chunk == rank.rank() as usize;
+                let here = !gathered || row / shard == rank.rank() as usize;
                 match here && needs.usage.is_input() {
                     true => {
                         let number = (row * 7 + column * 5 + at * 3 + by * 11 + launch) % 23;

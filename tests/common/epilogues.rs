@@ -113,7 +113,7 @@ pub fn capped(x: Local<bf16>, w: Local<bf16>, limit: Vector<bf16>, y: Out<bf16>)
 
 /// The sum over ranks goes through its epilogue where it is complete: at its owner.
 #[schedule]
-pub fn gemm_rs_gelu(x: Local<bf16>, w: Local<bf16>, bias: Vector<bf16>, y: Scattered<bf16>) {
+pub fn gemm_rs_gelu(x: Local<bf16>, w: Local<bf16>, bias: Vector<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles(tune((128, 256), (208, 128), (80, 256)));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);

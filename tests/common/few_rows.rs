@@ -119,13 +119,13 @@ impl Case {
 
     /// The rows that a rank owns in a launch.
     fn owned(&self, world: usize, rank: usize, rows: usize) -> std::ops::Range<usize> {
-        let chunk = rows.div_ceil(world);
-        (rank * chunk).min(rows)..((rank + 1) * chunk).min(rows)
+        let shard = rows.div_ceil(world);
+        (rank * shard).min(rows)..((rank + 1) * shard).min(rows)
     }
 
     /// Holds what a rank has after a launch to f64's sums, and what must not change to what was there.
     fn holds<E: Half>(&self, of: (usize, usize, usize), (which, rows): (usize, usize), got: &[E]) {
-        let (world, rank, chunk) = of;
+        let (world, rank, shard) = of;
         let (first, held) = match self.collective {
             Collective::ReduceScatter => {
                 let owned = self.owned(world, rank, rows);
@@ -146,7 +146,7 @@ impl Case {
             }
             let row = first + line;
             if self.collective == Collective::AllGather {
-                let wanted: E = self.element(which, (row / chunk) as u32, row, column);
+                let wanted: E = self.element(which, (row / shard) as u32, row, column);
                 assert_eq!(plain(*value), plain(wanted), "{}", told());
                 continue;
             }

@@ -4,13 +4,13 @@
 use counterflow::Program;
 use counterflow::prelude::*;
 
-/// CTAs that move data send my rows, in larger pieces than tiles.
+/// CTAs that move data send my rows, in larger chunks than tiles.
 #[schedule]
 pub fn gathered_by_comm(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16>) {
     let tiles = y.tiles(tune((128, 128), (128, 256)));
-    let pieces = y.pieces(rows = 256);
-    let ready = counters(pieces);
-    let arrived = counters(pieces);
+    let chunks = y.chunks(rows = 256);
+    let ready = counters(chunks);
+    let arrived = counters(chunks);
     #[gemm]
     for t in tiles.of(me()) {
         y[t] = dot(x[t], w[t]).silu();
@@ -18,16 +18,16 @@ pub fn gathered_by_comm(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16>) {
     }
     #[comm(ctas = 4)]
     {
-        for p in pieces.of(me()) {
-            ready[p].wait();
+        for c in chunks.of(me()) {
+            ready[c].wait();
             for peer in ranks().after_me() {
-                y.on(peer)[p] = y[p];
-                arrived.on(peer)[p].add(1);
+                y.on(peer)[c] = y[c];
+                arrived.on(peer)[c].add(1);
             }
         }
         for owner in ranks().after_me() {
-            for p in pieces.of(owner) {
-                arrived[p].wait();
+            for c in chunks.of(owner) {
+                arrived[c].wait();
             }
         }
     }
@@ -37,26 +37,26 @@ pub fn gathered_by_comm(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16>) {
 #[schedule]
 pub fn gathered_by_copy_engine(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16>) {
     let tiles = y.tiles(tune((128, 128), (128, 256)));
-    let pieces = y.pieces(rows = 256);
-    let ready = counters(pieces);
-    let arrived = counters(pieces);
+    let chunks = y.chunks(rows = 256);
+    let ready = counters(chunks);
+    let arrived = counters(chunks);
     #[gemm]
     for t in tiles.of(me()) {
         y[t] = dot(x[t], w[t]);
         ready[t.rows()].add(1);
     }
     #[copy_engine]
-    for p in pieces.of(me()) {
-        ready[p].wait();
+    for c in chunks.of(me()) {
+        ready[c].wait();
         for peer in ranks().after_me() {
-            y.on(peer)[p] = y[p];
-            arrived.on(peer)[p].add(1);
+            y.on(peer)[c] = y[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[spare_warps]
     for owner in ranks().after_me() {
-        for p in pieces.of(owner) {
-            arrived[p].wait();
+        for c in chunks.of(owner) {
+            arrived[c].wait();
         }
     }
 }
@@ -65,9 +65,9 @@ pub fn gathered_by_copy_engine(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16>
 #[schedule]
 pub fn gathered_by_ring(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16>) {
     let tiles = y.tiles(tune((128, 128), (128, 256)));
-    let pieces = y.pieces(rows = 256);
-    let ready = counters(pieces);
-    let arrived = counters(pieces);
+    let chunks = y.chunks(rows = 256);
+    let ready = counters(chunks);
+    let arrived = counters(chunks);
     let next = (me() + 1) % world();
     #[gemm]
     for t in tiles.of(me()) {
@@ -76,19 +76,19 @@ pub fn gathered_by_ring(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16>) {
     }
     #[comm(ctas = 2)]
     {
-        for p in pieces.of(me()) {
-            ready[p].wait();
+        for c in chunks.of(me()) {
+            ready[c].wait();
             if world() > 1 {
-                y.on(next)[p] = y[p];
-                arrived.on(next)[p].add(1);
+                y.on(next)[c] = y[c];
+                arrived.on(next)[c].add(1);
             }
         }
         for owner in ranks().before_me() {
-            for p in pieces.of(owner) {
-                arrived[p].wait();
+            for c in chunks.of(owner) {
+                arrived[c].wait();
                 if owner != next {
-                    y.on(next)[p] = y[p];
-                    arrived.on(next)[p].add(1);
+                    y.on(next)[c] = y[c];
+                    arrived.on(next)[c].add(1);
                 }
             }
         }
@@ -106,7 +106,7 @@ pub fn gathered_and_used(
 ) {
     let tiles = y.tiles(tune((128, 128), (128, 256)));
     let last = z.tiles(tiles);
-    let row_blocks = y.pieces(rows = 128);
+    let row_blocks = y.chunks(rows = 128);
     let arrived = counters(row_blocks);
     #[gemm]
     for t in tiles.of(me()).grouped() {

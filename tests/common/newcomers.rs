@@ -7,37 +7,37 @@ use counterflow::prelude::*;
 /// All-gather in two hops, over pairs of ranks: my rows to my partner and to one rank of each other pair, which passes them on.
 #[schedule]
 pub fn over_pairs(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles(tune((128, 128), (128, 256)));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     let partner = me() ^ 1;
     #[comm(ctas = 4)]
     {
-        for p in pieces.of(me()) {
-            x.on(partner)[p] = x[p];
-            arrived.on(partner)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(partner)[c] = x[c];
+            arrived.on(partner)[c].add(1);
         }
         for peer in ranks().after_me() {
             if peer % 2 == me() % 2 {
-                for p in pieces.of(me()) {
-                    x.on(peer)[p] = x[p];
-                    arrived.on(peer)[p].add(1);
+                for c in chunks.of(me()) {
+                    x.on(peer)[c] = x[c];
+                    arrived.on(peer)[c].add(1);
                 }
             }
         }
         for owner in ranks().after_me() {
             if owner % 2 == me() % 2 {
-                for p in pieces.of(owner) {
-                    arrived[p].wait();
-                    x.on(partner)[p] = x[p];
-                    arrived.on(partner)[p].add(1);
+                for c in chunks.of(owner) {
+                    arrived[c].wait();
+                    x.on(partner)[c] = x[c];
+                    arrived.on(partner)[c].add(1);
                 }
             }
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped() {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped() {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -47,24 +47,24 @@ pub fn over_pairs(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 /// All rows go to rank 0, which passes them on to all others.
 #[schedule]
 pub fn by_way_of_the_root(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles(tune((128, 128), (128, 256)));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 4)]
     {
         if me() != 0 {
-            for p in pieces.of(me()) {
-                x.on(0)[p] = x[p];
-                arrived.on(0)[p].add(1);
+            for c in chunks.of(me()) {
+                x.on(0)[c] = x[c];
+                arrived.on(0)[c].add(1);
             }
         } else {
             for owner in ranks().from_me() {
                 for peer in ranks().after_me() {
                     if peer != owner {
-                        for p in pieces.of(owner) {
-                            arrived[p].wait();
-                            x.on(peer)[p] = x[p];
-                            arrived.on(peer)[p].add(1);
+                        for c in chunks.of(owner) {
+                            arrived[c].wait();
+                            x.on(peer)[c] = x[c];
+                            arrived.on(peer)[c].add(1);
                         }
                     }
                 }
@@ -72,8 +72,8 @@ pub fn by_way_of_the_root(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped() {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped() {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -83,30 +83,30 @@ pub fn by_way_of_the_root(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 /// Rows of even ranks are pushed by them, those of odd ones pulled by whoever needs them.
 #[schedule]
 pub fn pushed_or_pulled(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles(tune((128, 128), (128, 256)));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(name = push, ctas = 2)]
     for peer in ranks().before_me() {
         if me() % 2 == 0 {
-            for p in pieces.of(me()) {
-                x.on(peer)[p] = x[p];
-                arrived.on(peer)[p].add(1);
+            for c in chunks.of(me()) {
+                x.on(peer)[c] = x[c];
+                arrived.on(peer)[c].add(1);
             }
         }
     }
     #[comm(name = pull, ctas = 2)]
     for owner in ranks().after_me() {
         if owner % 2 == 1 {
-            for p in pieces.of(owner) {
-                x[p] = x.on(owner)[p];
-                arrived[p].add(1);
+            for c in chunks.of(owner) {
+                x[c] = x.on(owner)[c];
+                arrived[c].add(1);
             }
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped() {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped() {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -116,8 +116,8 @@ pub fn pushed_or_pulled(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 /// Rows of x and columns of w are gathered, by a role each; a tile waits for its part of both.
 #[schedule]
 pub fn both_gathered(x: Gathered<bf16>, w: Gathered<bf16>, y: Out<bf16>) {
-    let rows = x.pieces(rows = 128);
-    let columns = w.pieces(rows = 128);
+    let rows = x.chunks(rows = 128);
+    let columns = w.chunks(rows = 128);
     let tiles = y.tiles(tune((128, 128), (128, 256)));
     let row_arrived = counters(rows);
     let column_arrived = counters(columns);
@@ -136,8 +136,8 @@ pub fn both_gathered(x: Gathered<bf16>, w: Gathered<bf16>, y: Out<bf16>) {
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped() {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped() {
             row_arrived[t.rows()].wait();
             column_arrived[t.columns()].wait();
             y[t] = dot(x[t], w[t]);
@@ -188,7 +188,7 @@ pub fn gated_mlp_with_residual(
     let hidden = symmetric::<bf16>();
     let first = hidden.tiles(tune((256, 64), (128, 128)));
     let second = y.tiles(tune((128, 256), (256, 128)));
-    let rows = hidden.pieces(rows = 128);
+    let rows = hidden.chunks(rows = 128);
     let ready = counters(rows);
     #[gemm]
     {
@@ -205,14 +205,14 @@ pub fn gated_mlp_with_residual(
 
 /// An all-reduce by a root: rank 0 adds up what all have, and gives all the sum.
 #[schedule]
-pub fn reduced_by_the_root(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
+pub fn reduced_by_the_root(x: Local<bf16>, w: Local<bf16>, y: AllReduced<bf16>) {
     let tiles = y.tiles(tune((128, 128), (128, 256)));
     let partial = symmetric::<bf16>(y.whole(), slots = world());
     let landed = counters(world(), tiles);
     let done = counters(tiles);
     #[gemm]
-    for chunk in ranks() {
-        for t in tiles.of(chunk) {
+    for shard in ranks() {
+        for t in tiles.of(shard) {
             if me() == 0 {
                 let sum = dot(x[t], w[t]) + partial[others()][t].wait(landed).sum();
                 for peer in ranks() {
@@ -226,8 +226,8 @@ pub fn reduced_by_the_root(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
         }
     }
     #[spare_warps]
-    for chunk in ranks() {
-        for t in tiles.of(chunk) {
+    for shard in ranks() {
+        for t in tiles.of(shard) {
             done[t].wait();
         }
     }
@@ -238,15 +238,15 @@ pub fn reduced_by_the_root(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
 pub fn biases_of_the_root(x: Local<bf16>, w: Local<bf16>, b: Local<bf16>, y: Out<bf16>) {
     let tiles = y.tiles(tune((128, 128), (128, 256)));
     let here = symmetric::<bf16>(b, slots = 1);
-    let pieces = here.pieces(rows = 128);
-    let arrived = counters(pieces);
+    let chunks = here.chunks(rows = 128);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     {
         if me() == 0 {
             for peer in ranks() {
-                for p in pieces {
-                    here.on(peer)[0][p] = b[p];
-                    arrived.on(peer)[p].add(1);
+                for c in chunks {
+                    here.on(peer)[0][c] = b[c];
+                    arrived.on(peer)[c].add(1);
                 }
             }
         }
@@ -260,17 +260,17 @@ pub fn biases_of_the_root(x: Local<bf16>, w: Local<bf16>, b: Local<bf16>, y: Out
 
 /// A mixture of experts there and back: rows go to their expert, are multiplied there, and the results go home.
 #[schedule]
-pub fn there_and_back(x: Local<bf16>, w: Local<bf16>, y: Exchanged<bf16>) {
-    let came = symmetric::<bf16>(x.chunk(), slots = world());
-    let pieces = came.pieces(rows = 128);
+pub fn there_and_back(x: Local<bf16>, w: Local<bf16>, y: AllToAll<bf16>) {
+    let came = symmetric::<bf16>(x.shard(), slots = world());
+    let chunks = came.chunks(rows = 128);
     let tiles = y.tiles(tune((128, 128), (128, 256)));
-    let arrived = counters(world(), pieces);
+    let arrived = counters(world(), chunks);
     let home = counters(world(), tiles);
     #[comm(ctas = 4)]
     for expert in ranks().from_me() {
-        for p in pieces.of(expert) {
-            came.on(expert)[me()][p] = x[p];
-            arrived.on(expert)[me()][p].add(1);
+        for c in chunks.of(expert) {
+            came.on(expert)[me()][c] = x[c];
+            arrived.on(expert)[me()][c].add(1);
         }
     }
     #[gemm]
@@ -290,28 +290,28 @@ pub fn there_and_back(x: Local<bf16>, w: Local<bf16>, y: Exchanged<bf16>) {
 /// The first halves of a rank's rows go around to the right, the second ones to the left, by a role each.
 #[schedule]
 pub fn halves_both_ways(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles(tune((128, 128), (128, 256)));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(name = right, ctas = 2)]
-    for chunk in ring(1).but_last(1) {
-        for p in pieces.of(chunk).first_half() {
-            arrived[p].wait();
-            x.on((me() + 1) % world())[p] = x[p];
-            arrived.on((me() + 1) % world())[p].add(1);
+    for shard in ring(1).but_last(1) {
+        for c in chunks.of(shard).first_half() {
+            arrived[c].wait();
+            x.on((me() + 1) % world())[c] = x[c];
+            arrived.on((me() + 1) % world())[c].add(1);
         }
     }
     #[comm(name = left, ctas = 2)]
-    for chunk in ring(-1).but_last(1) {
-        for p in pieces.of(chunk).second_half() {
-            arrived[p].wait();
-            x.on((me() - 1) % world())[p] = x[p];
-            arrived.on((me() - 1) % world())[p].add(1);
+    for shard in ring(-1).but_last(1) {
+        for c in chunks.of(shard).second_half() {
+            arrived[c].wait();
+            x.on((me() - 1) % world())[c] = x[c];
+            arrived.on((me() - 1) % world())[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped() {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped() {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -331,7 +331,7 @@ pub fn scaled_by_owners(
     w: Local<bf16>,
     r: Local<bf16>,
     g: Local<bf16>,
-    y: Scattered<bf16>,
+    y: ReduceScattered<bf16>,
 ) {
     let tiles = y.tiles(tune((128, 128), (128, 256)));
     let partial = symmetric::<bf16>(y, slots = world());

@@ -7,34 +7,34 @@ use counterflow::prelude::*;
 /// Two micro-batches: the second half of a rank's rows moves while the first half is multiplied.
 #[schedule]
 pub fn micro_batches(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles(tune((128, 128), (128, 256)));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 4)]
     {
         for peer in ranks().before_me() {
-            for p in pieces.of(me()).first_half() {
-                x.on(peer)[p] = x[p];
-                arrived.on(peer)[p].add(1);
+            for c in chunks.of(me()).first_half() {
+                x.on(peer)[c] = x[c];
+                arrived.on(peer)[c].add(1);
             }
         }
         for peer in ranks().before_me() {
-            for p in pieces.of(me()).second_half() {
-                x.on(peer)[p] = x[p];
-                arrived.on(peer)[p].add(1);
+            for c in chunks.of(me()).second_half() {
+                x.on(peer)[c] = x[c];
+                arrived.on(peer)[c].add(1);
             }
         }
     }
     #[gemm]
     {
-        for chunk in ranks().from_me() {
-            for t in tiles.of(chunk).first_half() {
+        for shard in ranks().from_me() {
+            for t in tiles.of(shard).first_half() {
                 arrived[t.rows()].wait();
                 y[t] = dot(x[t], w[t]);
             }
         }
-        for chunk in ranks().from_me() {
-            for t in tiles.of(chunk).second_half() {
+        for shard in ranks().from_me() {
+            for t in tiles.of(shard).second_half() {
                 arrived[t.rows()].wait();
                 y[t] = dot(x[t], w[t]);
             }
@@ -66,7 +66,7 @@ pub fn adapter(x: Local<bf16>, w: Local<bf16>, a: Local<bf16>, b: Local<bf16>, y
     let tiles = y.tiles(tune((128, 128), (128, 256)));
     let low = symmetric::<bf16>();
     let low_tiles = low.tiles(tiles);
-    let rows = low.pieces(rows = 128);
+    let rows = low.chunks(rows = 128);
     let ready = counters(rows);
     #[gemm]
     {
@@ -93,7 +93,7 @@ pub fn adapter_in_two_loops(
     let tiles = y.tiles(tune((128, 128), (128, 256)));
     let low = symmetric::<bf16>();
     let low_tiles = low.tiles(tiles);
-    let rows = low.pieces(rows = 128);
+    let rows = low.chunks(rows = 128);
     let ready = counters(rows);
     let added = symmetric::<bf16>(y, slots = 1);
     let there = counters(tiles);
@@ -115,9 +115,9 @@ pub fn adapter_in_two_loops(
     }
 }
 
-/// All-reduce with owners tile by tile instead of chunk by chunk: every rank sums each world-th tile of a chunk.
+/// All-reduce with owners tile by tile instead of shard by shard: every rank sums each world-th tile of a shard.
 #[schedule]
-pub fn owners_of_tiles(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
+pub fn owners_of_tiles(x: Local<bf16>, w: Local<bf16>, y: AllReduced<bf16>) {
     let tiles = y.tiles(tune((128, 128), (128, 256)));
     let partial = symmetric::<bf16>(y.whole(), slots = world());
     let landed = counters(world(), tiles);
@@ -125,15 +125,15 @@ pub fn owners_of_tiles(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
     #[gemm]
     {
         for owner in ranks().after_me() {
-            for chunk in ranks() {
-                for t in tiles.of(chunk).skip(owner).step_by(world()) {
+            for shard in ranks() {
+                for t in tiles.of(shard).skip(owner).step_by(world()) {
                     partial.on(owner)[me()][t] = dot(x[t], w[t]);
                     landed.on(owner)[me()][t].add(1);
                 }
             }
         }
-        for chunk in ranks() {
-            for t in tiles.of(chunk).skip(me()).step_by(world()) {
+        for shard in ranks() {
+            for t in tiles.of(shard).skip(me()).step_by(world()) {
                 let sum = dot(x[t], w[t]) + partial[others()][t].wait(landed).sum();
                 y[t] = sum;
                 for peer in ranks().after_me() {
@@ -145,8 +145,8 @@ pub fn owners_of_tiles(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
     }
     #[spare_warps]
     for owner in ranks().after_me() {
-        for chunk in ranks() {
-            for t in tiles.of(chunk).skip(owner).step_by(world()) {
+        for shard in ranks() {
+            for t in tiles.of(shard).skip(owner).step_by(world()) {
                 done[t].wait();
             }
         }
@@ -156,30 +156,30 @@ pub fn owners_of_tiles(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
 /// Recursive doubling: in each step partners swap all that they have. Worlds of two and four.
 #[schedule]
 pub fn doubling(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles(tune((128, 128), (128, 256)));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 4)]
     {
-        for p in pieces.of(me()) {
-            x.on(me() ^ 1)[p] = x[p];
-            arrived.on(me() ^ 1)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(me() ^ 1)[c] = x[c];
+            arrived.on(me() ^ 1)[c].add(1);
         }
         if world() > 2 {
-            for p in pieces.of(me()) {
-                x.on(me() ^ 2)[p] = x[p];
-                arrived.on(me() ^ 2)[p].add(1);
+            for c in chunks.of(me()) {
+                x.on(me() ^ 2)[c] = x[c];
+                arrived.on(me() ^ 2)[c].add(1);
             }
-            for p in pieces.of(me() ^ 1) {
-                arrived[p].wait();
-                x.on(me() ^ 2)[p] = x[p];
-                arrived.on(me() ^ 2)[p].add(1);
+            for c in chunks.of(me() ^ 1) {
+                arrived[c].wait();
+                x.on(me() ^ 2)[c] = x[c];
+                arrived.on(me() ^ 2)[c].add(1);
             }
         }
     }
     #[gemm]
-    for chunk in ranks().by(|me, step, _world| me ^ step) {
-        for t in tiles.of(chunk) {
+    for shard in ranks().by(|me, step, _world| me ^ step) {
+        for t in tiles.of(shard) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -188,22 +188,22 @@ pub fn doubling(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 
 /// Dispatch of a mixture of experts at fixed capacity: rows go to their owners, and nothing is multiplied.
 #[schedule]
-pub fn dispatch(x: Local<bf16>, y: Exchanged<bf16>) {
-    let pieces = y.pieces(rows = 128);
-    let landed = counters(world(), pieces);
+pub fn dispatch(x: Local<bf16>, y: AllToAll<bf16>) {
+    let chunks = y.chunks(rows = 128);
+    let landed = counters(world(), chunks);
     #[comm(ctas = 8)]
     {
         for owner in ranks().after_me() {
-            for p in pieces.of(owner) {
-                y.on(owner)[me()][p] = x[p];
-                landed.on(owner)[me()][p].add(1);
+            for c in chunks.of(owner) {
+                y.on(owner)[me()][c] = x[c];
+                landed.on(owner)[me()][c].add(1);
             }
         }
-        for p in pieces.of(me()) {
-            y[me()][p] = x[p];
+        for c in chunks.of(me()) {
+            y[me()][c] = x[c];
         }
-        for p in pieces.of(me()) {
-            landed[others()][p].wait();
+        for c in chunks.of(me()) {
+            landed[others()][c].wait();
         }
     }
 }
@@ -217,19 +217,19 @@ pub fn gated_output(
     r: Local<bf16>,
     y: Out<bf16>,
 ) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles(tune((128, 128), (128, 256)));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 4)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]).mul(gate[t].sigmoid()).residual(r[t]);
         }
@@ -242,7 +242,7 @@ pub fn pipeline_stage(x: Local<bf16>, w: Local<bf16>, v: Local<bf16>, y: Out<bf1
     let tiles = y.tiles(tune((128, 128), (128, 256)));
     let came = symmetric::<bf16>();
     let came_tiles = came.tiles(tiles);
-    let rows = came.pieces(rows = 128);
+    let rows = came.chunks(rows = 128);
     let arrived = counters(rows);
     let next = (me() + 1) % world();
     #[gemm]
@@ -258,29 +258,29 @@ pub fn pipeline_stage(x: Local<bf16>, w: Local<bf16>, v: Local<bf16>, y: Out<bf1
     }
 }
 
-/// Two copy paths at once: every second piece by copy engines, the others by CTAs.
+/// Two copy paths at once: every second chunk by copy engines, the others by CTAs.
 #[schedule]
 pub fn two_paths(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles(tune((128, 128), (128, 256)));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[copy_engine]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()).step_by(2) {
-            x.on(peer)[p] = x[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()).step_by(2) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()).skip(1).step_by(2) {
-            x.on(peer)[p] = x[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()).skip(1).step_by(2) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }

@@ -91,7 +91,7 @@ fn in_a_row(
     let plan = &case.plans[0];
     let heap = Heap::new(rank, &case.kernel, &[plan])?;
     let loaded =
-        Loaded::load(rank, compiler, &case.pipeline, &case.series)?.early_after_foreign_kernels();
+        Loaded::load(rank, compiler, &case.pipeline, &case.series)?.pdl_after_foreign_kernels();
     let words = Words::new(&case.kernel, plan, rank.rank(), 0, fill);
     let memory = Memory::new(rank, &heap, &words)?;
     rank.synchronize()?;

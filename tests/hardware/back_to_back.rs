@@ -42,7 +42,7 @@ fn on_rank(
     let plan = |launch| plans[of_launch(launch).0];
     let heap = Heap::new(rank, &case.kernel, &plans)?;
     let loaded =
-        Loaded::load(rank, compiler, &case.pipeline, &case.series)?.early_after_foreign_kernels();
+        Loaded::load(rank, compiler, &case.pipeline, &case.series)?.pdl_after_foreign_kernels();
     let words = in_parallel(ROWS.len() * SETS, |launch| {
         Words::new(&case.kernel, plan(launch), rank.rank(), launch, fill)
     });

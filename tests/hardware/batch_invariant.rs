@@ -39,9 +39,9 @@ fn built(rank: &Communicator, program: &Program, tiles: (u32, u32)) -> Result<Op
 /// The rows of a launch of `m` that this rank has afterwards, the first of them, and their bits.
 fn rows(rank: &Communicator, op: &Op, m: usize) -> Result<(usize, Vec<Vec<u16>>), Error> {
     let own = op.needs("y")?.shape[0] < MOST;
-    let chunk = m.div_ceil(rank.world() as usize);
-    let first = if own { rank.rank() as usize * chunk } else { 0 };
-    let held = if own { chunk } else { m };
+    let shard = m.div_ceil(rank.world() as usize);
+    let first = if own { rank.rank() as usize * shard } else { 0 };
+    let held = if own { shard } else { m };
     let x = rank.zeros::<bf16>([MOST, DEPTH])?;
     let w = rank.zeros::<bf16>([COLUMNS, DEPTH])?;
     let mut y = rank.allocate::<bf16>("y", [op.needs("y")?.shape[0], COLUMNS])?;

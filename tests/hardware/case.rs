@@ -53,7 +53,7 @@ pub enum Fill {
     Uniform(u64),
     /// So that every sum is exact. Compared bit for bit, unless a function of the schedule rounds: see [`Case::is_exact`].
     Integers(u64),
-    /// Between -1 and 1, scales up to 1.25: the same for an element, or for a block, in whichever chunk and on whichever rank it
+    /// Between -1 and 1, scales up to 1.25: the same for an element, or for a block, in whichever shard and on whichever rank it
     /// is, so that what is gathered is what a rank has by itself. Of that many blocks along K.
     Everywhere(u64, u32),
 }
@@ -281,8 +281,8 @@ impl Case {
     ) -> Result<Vec<Raw>, Error> {
         let plans: Vec<_> = self.plans.iter().collect();
         let heap = Heap::new(rank, &self.kernel, &plans)?;
-        let loaded = Loaded::load(rank, compiler, &self.pipeline, &self.series)?
-            .early_after_foreign_kernels();
+        let loaded =
+            Loaded::load(rank, compiler, &self.pipeline, &self.series)?.pdl_after_foreign_kernels();
         let mut numbers = Numbers::new(fill.seed() ^ u64::from(rank.rank()) << 32);
         let mut left = Vec::new();
         for (plan, words) in plans.iter().zip(words) {
@@ -326,7 +326,7 @@ impl Case {
     /// Whether this input gives a result that has one legal value, bit for bit: sums of integers do, but not SiLU of them, nor sums
     /// of rounded ones.
     pub fn is_exact(&self, fill: Fill) -> bool {
-        let rounded = self.kernel.partial_sums().is_some();
+        let rounded = self.kernel.quantised_reduction().is_some();
         let integers = matches!(fill, Fill::Integers(_)) && !self.multiplies_products();
         integers && !rounded && !self.kernel.values.iter().any(rounds)
     }

@@ -133,7 +133,7 @@ fn product(
     rank.reserve((words as u64 * 2).next_multiple_of(2 << 20) + (4 << 20))?;
     let aside = rank.allocate::<u16>("aside", [words])?;
     let loaded =
-        Loaded::load(rank, compiler, &case.pipeline, &case.series)?.early_after_foreign_kernels();
+        Loaded::load(rank, compiler, &case.pipeline, &case.series)?.pdl_after_foreign_kernels();
     let x: Vec<u16> = (0..words)
         .map(|at| bits(start(at / side, at % side)))
         .collect();
@@ -243,7 +243,7 @@ fn counted(
     let words = m * side;
     rank.reserve(4 << 20)?;
     let loaded =
-        Loaded::load(rank, compiler, &case.pipeline, &case.series)?.early_after_foreign_kernels();
+        Loaded::load(rank, compiler, &case.pipeline, &case.series)?.pdl_after_foreign_kernels();
     let zeros = |words| rank.zeros::<u16>([words]);
     let (x, w) = (zeros(words)?, zeros(side * side)?);
     let ones = held(rank, &vec![bits(1); words])?;

@@ -1,4 +1,4 @@
-//! Kernels are fused: one kernel a call and rank, in which tiles are finished while pieces that others wait for have
+//! Kernels are fused: one kernel a call and rank, in which tiles are finished while chunks that others wait for have
 //! not arrived yet, by one GPU's own clock.
 
 use crate::case::{self, Case, Fill};
@@ -51,7 +51,7 @@ fn tiles(events: &Recorded, sites: &[Site]) -> Vec<u64> {
     tiles
 }
 
-/// When a piece that a peer sends was surely still missing: half of [`LATE`] before the wait for it was met.
+/// When a chunk that a peer sends was surely still missing: half of [`LATE`] before the wait for it was met.
 fn last_missing(events: &Recorded, sites: &[Site], data: &[CounterId]) -> Option<u64> {
     let mut missing = None;
     for strand in &events.strands {
@@ -129,11 +129,11 @@ fn is_fused(schedule: fn() -> Program) {
         let (before, tiles, first) = best.unwrap_or_default();
         assert!(
             before > 0,
-            "{} on rank {rank}: none of {tiles} tiles was finished before the last piece arrived",
+            "{} on rank {rank}: none of {tiles} tiles was finished before the last chunk arrived",
             kernel.name
         );
         println!(
-            "  {:13} fused, rank {rank} of {}: one kernel; {before} of {tiles} tiles finished before the last piece arrived, the first {} us before",
+            "  {:13} fused, rank {rank} of {}: one kernel; {before} of {tiles} tiles finished before the last chunk arrived, the first {} us before",
             kernel.name,
             world.told(),
             first / 1000

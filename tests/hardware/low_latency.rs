@@ -26,7 +26,7 @@ pub fn compile(compiler: &Compiler) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fewer than ranks, chunks that differ, and all; threads of several CTAs, and several pieces of a thread.
+/// Fewer than ranks, shards that differ, and all; threads of several CTAs, and several pieces of a thread.
 fn same_bits<E: Half>(world: u32) {
     const MOST: usize = 100;
     let rows = [MOST, 1, 2, 3, 5, 17, MOST - 1, 0, 64, 7, MOST];

@@ -86,7 +86,7 @@ impl Words {
             let mut values = vec![POISON; bytes(kernel, plan, id)];
             if buffer.usage.counts_before() {
                 let rows = match buffer.usage.is_gathered() {
-                    true => plan.geometry.chunk(buffer.rows, rank),
+                    true => plan.geometry.shard(buffer.rows, rank),
                     false => plan.geometry.held(buffer, rank),
                 };
                 let columns = plan.geometry.size(buffer.columns);
@@ -198,7 +198,7 @@ pub fn outputs(kernel: &Kernel, plan: &Plan, rank: u32, launch: usize, raw: &Raw
     let output = |(tensor, bits): &(TensorId, Vec<u8>)| {
         let buffer = &kernel.buffers[tensor.index()];
         let rows = plan.geometry.held(buffer, rank);
-        // Lines may be padded, and chunks planes of their own.
+        // Lines may be padded, and shards planes of their own.
         let values = if buffer.usage.scales_of().is_some() && !buffer.is_scratch() {
             let columns = plan.geometry.size(buffer.columns) as usize;
             let all = numbers(bits, buffer.dtype);
@@ -223,24 +223,24 @@ pub fn outputs(kernel: &Kernel, plan: &Plan, rank: u32, launch: usize, raw: &Raw
     raw.iter().map(output).collect()
 }
 
-/// The bytes that a rank holds of a tensor, slot by slot: each begins a whole chunk after the one before it.
+/// The bytes that a rank holds of a tensor, slot by slot: each begins a whole shard after the one before it.
 pub fn slots_of(plan: &Plan, buffer: &Buffer, rank: u32) -> impl Iterator<Item = Range<usize>> {
     let geometry = &plan.geometry;
     let row = geometry.size(buffer.columns) as usize * width(buffer.dtype);
     let words = geometry.held(buffer, rank).len() as usize * row;
-    let slot = geometry.chunk_rows(buffer.rows) as usize * row;
+    let slot = geometry.shard_rows(buffer.rows) as usize * row;
     let slots = 0..buffer.slots(geometry.world) as usize;
     slots.map(move |at| at * slot..at * slot + words)
 }
 
-/// Where an element is: rows one after another, or in each chunk columns one after another.
+/// Where an element is: rows one after another, or in each shard columns one after another.
 fn at(plan: &Plan, buffer: &Buffer, row: usize, column: usize) -> usize {
     // Lines of scales of blocks are padded.
     let line = plan.geometry.contiguous(buffer) as usize;
     if buffer.mn_major {
         let columns = plan.geometry.size(buffer.columns) as usize;
-        let chunk = plan.geometry.chunk_rows(buffer.rows) as usize;
-        (row / chunk * columns + column) * line + row % chunk
+        let shard = plan.geometry.shard_rows(buffer.rows) as usize;
+        (row / shard * columns + column) * line + row % shard
     } else {
         row * line + column
     }

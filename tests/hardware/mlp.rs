@@ -15,20 +15,20 @@ use counterflow_workbench::peers::{Blas, Fused, Matmul, Nccl, Operands, Problem}
 /// The first half of `mlp` by itself.
 #[schedule]
 fn ag_gelu(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = tune(128, 256));
+    let chunks = x.chunks(rows = tune(128, 256));
     let tiles = y.tiles(tune((128, 256), (128, 160), (128, 128)));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
 
     #[comm(ctas = tune(8, 4, 2))]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped() {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped() {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]).gelu();
         }

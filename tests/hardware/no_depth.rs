@@ -8,7 +8,7 @@ use counterflow::codegen::interp::Outcome;
 use counterflow::codegen::program::Setting::{One, Pair};
 use counterflow::jit::Probes;
 use counterflow::prelude::bf16;
-use counterflow::rule::{Fp8, Rule};
+use counterflow::rule::{Fp8, ScaleRule};
 use counterflow::{
     Communicator, Dtype, Error, Layout, Program, Scales, Shape, Tensor, Variant, schedules,
 };
@@ -65,10 +65,10 @@ fn variants() -> Vec<(Program, Variant)> {
     let (program, variant) = of(schedules::linear_gelu, 1, WIDE);
     all.push((program, variant.output(Dtype::E4M3).amax(true)));
     let (program, variant) = of(schedules::swiglu, 1, WIDE);
-    all.push((program, variant.output_scales(Rule::deep_gemm())));
+    all.push((program, variant.output_scales(ScaleRule::deep_gemm())));
     let (program, variant) = of(schedules::gemm_rs, 2, FP8);
-    let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
-    all.push((program, variant.partial_sums(rule)));
+    let rule = ScaleRule::transformer_engine(Fp8::E4M3).powers_of_two();
+    all.push((program, variant.quantised_reduction(rule)));
     all
 }
 

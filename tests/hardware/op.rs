@@ -74,8 +74,8 @@ impl Operands {
     /// `x` as this rank has it before a launch: its own rows are there, those of its peers are nothing.
     pub fn given(rank: &Communicator, m: usize) -> Vec<bf16> {
         let [most, side] = SIZE;
-        let (chunk, me) = (m.div_ceil(rank.world() as usize), rank.rank() as usize);
-        let own = |row: usize| row < m && row / chunk == me;
+        let (shard, me) = (m.div_ceil(rank.world() as usize), rank.rank() as usize);
+        let own = |row: usize| row < m && row / shard == me;
         let at = |at: usize| {
             let (row, column) = (at / side, at % side);
             if own(row) {

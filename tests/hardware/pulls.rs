@@ -53,7 +53,7 @@ fn on_rank(
     let plans = case.plans.iter().collect::<Vec<_>>();
     let heap = Heap::new(rank, &case.kernel, &plans)?;
     let loaded =
-        Loaded::load(rank, compiler, &case.pipeline, &case.series)?.early_after_foreign_kernels();
+        Loaded::load(rank, compiler, &case.pipeline, &case.series)?.pdl_after_foreign_kernels();
     let words: Vec<Words> = (0..DIFFERENT)
         .map(|launch| {
             let plan = plans[launch % ROWS.len()];

@@ -21,7 +21,7 @@ use crate::tiles::RAGGED;
 use crate::wide::wide;
 use counterflow::codegen::interp::Outcome;
 use counterflow::jit::{Compiler, Probes};
-use counterflow::rule::Rule;
+use counterflow::rule::ScaleRule;
 use counterflow::{Dtype, Layout, Program, Scales, Shape, Variant, schedules};
 use std::time::Instant;
 pub use strangers::{of_strangers, strangers};
@@ -85,7 +85,7 @@ fn shapes(rows: &[u32], (n, k): (u32, u32)) -> Vec<Shape> {
     rows.iter().map(shape).collect()
 }
 
-/// No tile divides the columns, no step the depth; the first has two units of a copied piece, the second one.
+/// No tile divides the columns, no step the depth; the first has two units of a copied chunk, the second one.
 const SIZES: [(u32, u32); 2] = [(264, 1096), (520, 72)];
 
 /// What a test runs in one world.
@@ -102,9 +102,9 @@ struct Matrix {
     /// Whether these are measured.
     amax: bool,
     /// The rule by which launches make scales of them.
-    made: Option<Rule>,
+    made: Option<ScaleRule>,
     /// The rule by which partial sums travel in FP8.
-    partial: Option<Rule>,
+    partial: Option<ScaleRule>,
 }
 
 /// As a schedule is written: for the others to name what they have beside it.
@@ -132,7 +132,7 @@ impl Matrix {
             let variant = self
                 .partial
                 .into_iter()
-                .fold(variant, Variant::partial_sums);
+                .fold(variant, Variant::quantised_reduction);
             variant.amax(self.amax)
         };
         self.kinds.iter().map(of_kind).collect()
@@ -232,7 +232,7 @@ fn has_nn(schedule: Schedule) -> bool {
     schedule().name != "fsdp_gemm"
 }
 
-/// Chunks that end within a tile, of which some partial boxes exist: every sort of end in every world.
+/// Shards that end within a tile, of which some partial boxes exist: every sort of end in every world.
 fn ragged(schedule: Schedule) {
     let kinds: &[Kind] = if has_nn(schedule) {
         &[KINDS[0], KINDS[1], NN[0]]

@@ -77,9 +77,9 @@ impl Step {
 
     /// A rank's rows: the first, and how many.
     fn own(self, rank: &Communicator) -> (usize, usize) {
-        let chunk = self.m.div_ceil(rank.world() as usize);
-        let first = (chunk * rank.rank() as usize).min(self.m);
-        (first, chunk.min(self.m - first))
+        let shard = self.m.div_ceil(rank.world() as usize);
+        let first = (shard * rank.rank() as usize).min(self.m);
+        (first, shard.min(self.m - first))
     }
 }
 

@@ -76,7 +76,7 @@ impl Taken {
 }
 
 /// Choices but for the tiles, so that few kernels are candidates.
-const SETTLED: [(&str, u32); 2] = [("pieces", 128), ("comm.ctas", 8)];
+const SETTLED: [(&str, u32); 2] = [("chunks", 128), ("comm.ctas", 8)];
 
 /// All candidates, for machines that have no compiler.
 pub fn kernels() -> impl Iterator<Item = (Program, Variant)> {

@@ -4,22 +4,22 @@ use crate::sass::all_pass;
 use counterflow::prelude::*;
 use counterflow::{Dtype, Scales, Variant};
 
-/// Each chunk's rows as they come, and a local tile added.
+/// Each shard's rows as they come, and a local tile added.
 #[schedule]
 fn gather_and_add(x: Gathered<bf16>, w: Local<bf16>, r: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles(tune((256, 128), (256, 144)));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 8)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped() {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped() {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]) + r[t];
         }

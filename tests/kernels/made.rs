@@ -5,11 +5,11 @@ use crate::sass::all_pass;
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::program::{Tensor, Usage};
 use counterflow::codegen::{sm90, verify};
-use counterflow::rule::{Fp8, Rule};
+use counterflow::rule::{Fp8, ScaleRule};
 use counterflow::{Dtype, Program, Scales, Variant, schedules};
 
 fn made(tile: (u32, u32), ping_pong: bool) -> Variant {
-    let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
+    let rule = ScaleRule::transformer_engine(Fp8::E4M3).powers_of_two();
     let variant = Variant::new(4).output_scales(rule);
     variant.set("tiles", tile).set("gemm.ping_pong", ping_pong)
 }
@@ -46,9 +46,9 @@ fn scales_that_are_made_pass_the_sass_checks_in_every_tile() {
         cases.extend(all.into_iter().map(|variant| (schedules::gemm(), variant)));
     }
     let conventions = [
-        Rule::transformer_engine(Fp8::E5M2).with_eps(1e-6),
-        Rule::deep_gemm(),
-        Rule::deep_gemm().powers_of_two(),
+        ScaleRule::transformer_engine(Fp8::E5M2).with_eps(1e-6),
+        ScaleRule::deep_gemm(),
+        ScaleRule::deep_gemm().powers_of_two(),
     ];
     for rule in conventions {
         let variant = Variant::new(4).output_scales(rule).set("tiles", (128, 256));
@@ -76,7 +76,7 @@ fn scales_that_are_made_pass_the_sass_checks_in_every_tile() {
 /// Every schedule of the library with outputs of its first type, but for those whose items store or read 16-bit tiles, too.
 #[test]
 fn schedules_of_the_library_make_scales() {
-    let rule = Rule::transformer_engine(Fp8::E4M3);
+    let rule = ScaleRule::transformer_engine(Fp8::E4M3);
     let mut refused = Vec::new();
     for schedule in schedules::ALL {
         let program = schedule();

@@ -55,7 +55,7 @@ fn all_kernels_that_reach_every_rank_pass_the_sass_checks() {
         },
         Sizes {
             tile: (256, 128),
-            piece: 256,
+            chunk: 256,
             ..REAL
         },
         Sizes {

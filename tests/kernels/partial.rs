@@ -3,13 +3,13 @@
 use crate::sass::all_pass;
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::{sm90, verify};
-use counterflow::rule::{Fp8, Rule};
+use counterflow::rule::{Fp8, ScaleRule};
 use counterflow::{Dtype, Program, Scales, Variant, schedules};
 
-const RULE: Rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
+const RULE: ScaleRule = ScaleRule::transformer_engine(Fp8::E4M3).powers_of_two();
 
 fn sent(tile: (u32, u32)) -> Variant {
-    Variant::new(4).partial_sums(RULE).set("tiles", tile)
+    Variant::new(4).quantised_reduction(RULE).set("tiles", tile)
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn partial_sums_of_fp8_pass_the_sass_checks_in_every_tile() {
         let blocks = sent(tile).dtype(Dtype::E4M3).scales(Scales::Blocks1d2d);
         cases.push((schedules::gemm_rs(), blocks));
     }
-    let wide = Variant::new(4).partial_sums(Rule::transformer_engine(Fp8::E5M2));
+    let wide = Variant::new(4).quantised_reduction(ScaleRule::transformer_engine(Fp8::E5M2));
     cases.push((schedules::gemm_rs(), wide));
     cases.push((schedules::mlp(), sent((128, 256))));
     cases.push((schedules::mlp(), sent((256, 128))));
@@ -44,7 +44,8 @@ fn schedules_of_the_library_send_partial_sums_in_fp8() {
     let (mut sent, mut refused) = (Vec::new(), Vec::new());
     for schedule in schedules::ALL {
         let program = schedule();
-        let kernel = lower(&program, &Variant::new(4).partial_sums(RULE)).and_then(verify::kernel);
+        let kernel =
+            lower(&program, &Variant::new(4).quantised_reduction(RULE)).and_then(verify::kernel);
         let pipeline = kernel.and_then(|kernel| sm90::build(&kernel));
         match pipeline.and_then(verify::pipeline) {
             Ok(_) => sent.push(program.name),

@@ -307,13 +307,13 @@ fn program(rolls: &[u8]) -> Program {
         let like = dice.pick(&have.tensors);
         let tensor = match dice.roll(10) {
             0 => s.gathered(&name, dtype),
-            1 => s.scattered(&name, dtype),
-            2 => s.reduced(&name, dtype),
+            1 => s.reduce_scattered(&name, dtype),
+            2 => s.all_reduced(&name, dtype),
             3 => s.vector(&name, dtype),
             4 => s.symmetric(&name, dtype, like, world()),
             5 if !dice.wild() => s.symmetric(&name, dtype, like, 1),
-            6 if !dice.wild() => s.reduced(&name, dtype),
-            5 => s.symmetric(&name, dtype, like.chunk(), u32::from(dice.roll(3))),
+            6 if !dice.wild() => s.all_reduced(&name, dtype),
+            5 => s.symmetric(&name, dtype, like.shard(), u32::from(dice.roll(3))),
             6 => s.symmetric(&name, dtype, like.whole(), u32::MAX),
             7 => s.out(&name, dtype),
             8 => s.accumulated(&name, dtype),
@@ -324,7 +324,7 @@ fn program(rolls: &[u8]) -> Program {
     for _ in 0..=dice.roll(3) {
         let tensor = dice.pick(&have.tensors);
         let partition = match dice.roll(3) {
-            0 => s.pieces("p", tensor, number(dice)),
+            0 => s.chunks("p", tensor, number(dice)),
             1 => s.panels("p", tensor, number(dice)),
             _ => s.tiles("p", tensor, pair(dice)),
         };

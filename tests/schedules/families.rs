@@ -390,7 +390,7 @@ fn a_winner_of_a_family_decides() {
     let base = Variant::new(2);
     let apart = [
         ("schedule", "all_gather+gemm"),
-        ("all_gather/pieces", "128"),
+        ("all_gather/chunks", "128"),
         ("all_gather/comm.ctas", "64"),
         ("gemm/tiles", "64x64"),
         ("gemm/gemm.split", "2"),
@@ -399,7 +399,7 @@ fn a_winner_of_a_family_decides() {
     assert_eq!(choice.name, "all_gather+gemm");
     assert_eq!(choice.why.to_string(), "measured: 9.0 us at 16x512x512");
     let set = |stage: usize, name: &str| choice.variants[stage].choices[name].to_string();
-    assert_eq!([set(0, "pieces"), set(0, "comm.ctas")], ["128", "64"]);
+    assert_eq!([set(0, "chunks"), set(0, "comm.ctas")], ["128", "64"]);
     assert_eq!([set(1, "tiles"), set(1, "gemm.split")], ["64x64", "2"]);
     let near = choose(&[won(&apart)], &base, 20).expect("a choice");
     assert_eq!((&near.name, &near.why), (&choice.name, &choice.why));
@@ -408,7 +408,7 @@ fn a_winner_of_a_family_decides() {
     let fused = [
         ("schedule", "ag_gemm"),
         ("tiles", "128x192"),
-        ("pieces", "256"),
+        ("chunks", "256"),
     ];
     let first = choose(&[won(&fused), won(&apart)], &base, 16).expect("a choice");
     assert_eq!(first.name, "ag_gemm", "the first table counts");

@@ -118,14 +118,14 @@ fn refused(
     if program
         .tunables
         .iter()
-        .any(|tunable| tunable.name == "pieces")
+        .any(|tunable| tunable.name == "chunks")
     {
         let rows = if squares.contains(&ScaleBlock::F32_128X128) {
             128
         } else {
             3
         };
-        variant.choices.insert("pieces".into(), rows.into());
+        variant.choices.insert("chunks".into(), rows.into());
     }
     let name = format!("{} {variant}", program.name);
     let kernel = lower(program, &variant).and_then(verify::kernel);

@@ -53,7 +53,7 @@ fn every_schedule_agrees_with_its_reference_in_every_world() {
 
 fn agrees(program: &Program, world: u32) {
     let mut variant = Variant::new(world).arch(Arch::Cpu);
-    for (name, setting) in [("tiles", (4, 8).into()), ("pieces", 3.into())] {
+    for (name, setting) in [("tiles", (4, 8).into()), ("chunks", 3.into())] {
         if program.tunables.iter().any(|tunable| tunable.name == name) {
             variant.choices.insert(name.into(), setting);
         }
@@ -151,9 +151,9 @@ fn what_goes_by_ranks_is_proved_in_every_world() {
         if program
             .tunables
             .iter()
-            .any(|tunable| tunable.name == "pieces")
+            .any(|tunable| tunable.name == "chunks")
         {
-            variant.choices.insert("pieces".into(), 3.into());
+            variant.choices.insert("chunks".into(), 3.into());
         }
         let kernel = lower(program, &variant).and_then(verify::kernel);
         let kernel = kernel.unwrap_or_else(|error| panic!("{world}: {error}"));

@@ -13,7 +13,7 @@ use counterflow::{
 const MOST: usize = 37;
 const COLUMNS: usize = 72;
 
-/// Rows of launches: fewer than ranks, chunks that differ, and all.
+/// Rows of launches: fewer than ranks, shards that differ, and all.
 fn rows(world: u32) -> Vec<usize> {
     let world = world as usize;
     vec![
@@ -211,7 +211,7 @@ fn memory_is_what_is_told_before() {
 }
 
 #[schedule]
-fn with_silu(g: Local<bf16>, y: Scattered<bf16>) {
+fn with_silu(g: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles((128, 128));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
@@ -234,7 +234,7 @@ fn with_silu(g: Local<bf16>, y: Scattered<bf16>) {
 
 /// Sums in another order, rounded at every step.
 #[schedule]
-fn around(g: Local<bf16>, y: Scattered<bf16>) {
+fn around(g: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles((128, 128));
     let came = symmetric::<bf16>(y.whole(), slots = 1);
     let landed = counters(tiles);
@@ -268,7 +268,7 @@ fn around(g: Local<bf16>, y: Scattered<bf16>) {
 
 /// The library's reduce-scatter with other names, and scratch of another type, to which sums are rounded on their way.
 #[schedule]
-fn rounded(a: Local<bf16>, b: Scattered<bf16>) {
+fn rounded(a: Local<bf16>, b: ReduceScattered<bf16>) {
     let blocks = b.tiles((128, 64));
     let slots = symmetric::<f16>(b, slots = world());
     let came = counters(world(), blocks);
@@ -291,22 +291,22 @@ fn rounded(a: Local<bf16>, b: Scattered<bf16>) {
 /// Copies that the host enqueues.
 #[schedule]
 fn by_host(x: Gathered<bf16>) {
-    let pieces = x.pieces(rows = 64);
-    let arrived = counters(pieces);
+    let chunks = x.chunks(rows = 64);
+    let arrived = counters(chunks);
 
     #[copy_engine]
     {
         for peer in ranks().before_me() {
-            for p in pieces.of(me()) {
-                x.on(peer)[p] = x[p];
-                arrived.on(peer)[p].add(1);
+            for c in chunks.of(me()) {
+                x.on(peer)[c] = x[c];
+                arrived.on(peer)[c].add(1);
             }
         }
     }
     #[comm(ctas = 16)]
-    for chunk in ranks().after_me() {
-        for p in pieces.of(chunk) {
-            arrived[p].wait();
+    for shard in ranks().after_me() {
+        for c in chunks.of(shard) {
+            arrived[c].wait();
         }
     }
 }

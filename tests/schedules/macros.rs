@@ -39,14 +39,14 @@ fn ag_gemm_is_what_a_person_would_build() {
     let x = s.gathered("x", bf16::DTYPE);
     let w = s.local("w", bf16::DTYPE);
     let y = s.out("y", bf16::DTYPE);
-    let pieces = s.pieces("pieces", x, tune([128, 256]));
+    let chunks = s.chunks("chunks", x, tune([128, 256]));
     let tiles = s.tiles("tiles", y, tune([(128, 256), (256, 128)]));
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
     s.comm(tune([2, 4, 8]), |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(&peer).at(c), x.at(c));
+                s.signal(arrived.on(&peer).at(c), 1);
             });
         });
     });
@@ -56,8 +56,8 @@ fn ag_gemm_is_what_a_person_would_build() {
         ..GemmOptions::default()
     };
     s.gemm(options, |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(chunk).grouped(tune([8, 4, 16])), |s, t| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(shard).grouped(tune([8, 4, 16])), |s, t| {
                 s.wait(arrived.at(t.rows()));
                 let product = s.dot(x.at(t), w.at(t));
                 s.store(y.at(t), product);
@@ -72,7 +72,7 @@ fn gemm_rs_is_what_a_person_would_build() {
     let mut s = ScheduleBuilder::new("gemm_rs");
     let x = s.local("x", bf16::DTYPE);
     let w = s.local("w", bf16::DTYPE);
-    let y = s.scattered("y", bf16::DTYPE);
+    let y = s.reduce_scattered("y", bf16::DTYPE);
     let tiles = s.tiles("tiles", y, tune([(128, 256), (256, 128)]));
     let partial = s.symmetric("partial", bf16::DTYPE, y, world());
     let landed = s.counters("landed", [world().into(), tiles.into()]);
@@ -327,8 +327,8 @@ fn a_gemm_takes_any_number_of_its_options() {
 /// Two gathers at the same time, each by a role of its own.
 #[schedule]
 fn two_roles(x: Gathered<bf16>, z: Gathered<bf16>) {
-    let of_x = x.pieces(rows = 128);
-    let of_z = z.pieces(rows = 64);
+    let of_x = x.chunks(rows = 128);
+    let of_z = z.chunks(rows = 64);
     let came = counters(of_x);
     let arrived = counters(of_z);
     #[comm(name = halo, ctas = 2)]

@@ -152,7 +152,7 @@ fn winners_of_families_take_about_as_long_as_the_model_says() {
 }
 
 /// The candidate and the choices of each stage that a contender's name says, such as
-/// `all_gather pieces=64, then gemm tiles=128x80`.
+/// `all_gather chunks=64, then gemm tiles=128x80`.
 fn contender(family: &Family, name: &str) -> Option<(Vec<Stage>, Vec<Choices>, u32)> {
     let parts: Vec<Vec<&str>> = (name.split(", then "))
         .map(|part| part.split(' ').collect())
@@ -180,7 +180,7 @@ fn contender(family: &Family, name: &str) -> Option<(Vec<Stage>, Vec<Choices>, u
     Some((stages, choices.collect(), world))
 }
 
-/// Also those that did not win, on the other card. Its rows are no whole tiles and no whole pieces.
+/// Also those that did not win, on the other card. Its rows are no whole tiles and no whole chunks.
 #[test]
 fn candidates_of_few_rows_take_about_as_long_as_the_model_says() {
     let machine = Machine::h200();

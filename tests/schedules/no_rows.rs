@@ -68,9 +68,9 @@ impl Tensors {
             let [rows, columns] = needs.shape;
             let own: Vec<Range<usize>> = ROWS
                 .map(|m| {
-                    let chunk = m.div_ceil(rank.world() as usize);
-                    let start = rank.rank() as usize * chunk;
-                    start.min(m)..(start + chunk).min(m)
+                    let shard = m.div_ceil(rank.world() as usize);
+                    let start = rank.rank() as usize * shard;
+                    start.min(m)..(start + shard).min(m)
                 })
                 .into();
             let gathered = tensor.usage == Usage::GATHERED;

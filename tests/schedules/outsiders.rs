@@ -115,19 +115,19 @@ fn what_readers_of_the_docs_write_runs_or_is_refused() {
     over_pairs: runs
     by_way_of_the_root: runs
     pushed_or_pulled: runs
-    both_gathered: not legal: the columns of `t` are in several chunks of `columns`
+    both_gathered: not legal: the columns of `t` are in several shards of `columns`
         at: column_arrived[t.columns()].wait();
-        help: ranks divide the rows of one operand of a product: gather the other in a launch before, or count pieces that the ranks divide as they divide `t`
+        help: ranks divide the rows of one operand of a product: gather the other in a launch before, or count chunks that the ranks divide as they divide `t`
     three_experts: runs
     gated_mlp_with_residual: runs
     reduced_by_the_root: runs
     biases_of_the_root: runs
     there_and_back: not legal: `came` is an operand of a dot, but has a slot
         at: y.on(from)[me()][t] = dot(came[from][t], w[t]);
-        help: operands have no slots: a `Gathered` tensor, or scratch without slots, `symmetric::<bf16>()`; or exchange in one launch (`Exchanged`), and multiply what came in the next
+        help: operands have no slots: a `Gathered` tensor, or scratch without slots, `symmetric::<bf16>()`; or exchange in one launch (`AllToAll`), and multiply what came in the next
     halves_both_ways: runs
     scaled_by_owners: runs
-    heads_for_rows: not legal: `columns` has no chunks: its rows belong to one rank
+    heads_for_rows: not legal: `columns` has no shards: its rows belong to one rank
         at: for p in columns.of(peer) {
         help: visit all of it: `for t in columns.grouped()`. Ranks divide the rows of some tensors, and columns only where those are the rows of a `Gathered` weight
     ");

@@ -41,7 +41,7 @@ fn a_measurement_nearby_decides() {
     let program = schedules::ag_gemm();
     let slow = measured(&program, 4, &[("tiles", "128x128"), ("comm.ctas", "2")]);
     let base = Variant::new(4);
-    // The last tile of each chunk is ragged: the GPU does the same.
+    // The last tile of each shard is ragged: the GPU does the same.
     let near = select(std::slice::from_ref(&slow), &program, &base, 2040);
     assert!(near.measured);
     assert_eq!(near.variant.choices["comm.ctas"].to_string(), "2");

@@ -12,7 +12,7 @@ fn check_tells_what_was_proven() {
             "ag_gemm is safe",
             "152 waits",
             "36 signals",
-            "pieces=128 tiles=128x256",
+            "chunks=128 tiles=128x256",
         ],
     );
     has(

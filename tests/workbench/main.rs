@@ -28,7 +28,7 @@ const GEMM_RS: &[Schedule] = &[schedules::gemm_rs];
 const AG: &[Schedule] = &[schedules::ag_gemm];
 /// Small enough for an unoptimised emulator.
 const SMALL: &str = "--arch cpu --set tiles=16x16 --m 64 --n 32 --k 32";
-const SMALL_AG: &str = "--arch cpu --set tiles=16x16 --set pieces=8 --m 64 --n 32 --k 32";
+const SMALL_AG: &str = "--arch cpu --set tiles=16x16 --set chunks=8 --m 64 --n 32 --k 32";
 
 /// What a call of the workbench gave.
 #[derive(Debug)]

@@ -46,7 +46,7 @@ fn what_needs_no_gpu_reaches_them() {
             ],
         );
         let small = match &name[..] {
-            "ag_gemm_multicast" => "--set pieces=8",
+            "ag_gemm_multicast" => "--set chunks=8",
             _ => "",
         };
         let words = format!(

@@ -8,13 +8,13 @@ use counterflow_workbench::{REJECTED, Schedule, USAGE};
 fn the_library_is_safe_and_right_in_every_world() {
     for schedule in counterflow::schedules::ALL {
         let program = schedule();
-        // Tiles and pieces that an unoptimised emulator is quick with, and that divide nothing evenly.
+        // Tiles and chunks that an unoptimised emulator is quick with, and that divide nothing evenly.
         let set: Vec<String> = program
             .tunables
             .iter()
             .filter_map(|tunable| match tunable.name.as_str() {
                 "tiles" => Some("--set tiles=16x8".to_string()),
-                "pieces" => Some("--set pieces=8".to_string()),
+                "chunks" => Some("--set chunks=8".to_string()),
                 _ => None,
             })
             .collect();

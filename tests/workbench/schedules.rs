@@ -47,7 +47,7 @@ pub fn waits_after_copies() -> Program {
     let mut s = ScheduleBuilder::new("waits_after_copies");
     let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
     let z = s.gathered("z", Bf16);
-    let (of_x, of_z) = (s.pieces("of_x", x, 128), s.pieces("of_z", z, 128));
+    let (of_x, of_z) = (s.chunks("of_x", x, 128), s.chunks("of_z", z, 128));
     let tiles = s.tiles("tiles", y, (128, 256));
     let x_came = s.counters("x_came", [of_x.into()]);
     let z_came = s.counters("z_came", [of_z.into()]);
@@ -64,13 +64,13 @@ pub fn waits_after_copies() -> Program {
                 s.wait(z_came.at(p));
             });
         });
-        s.for_ranks("chunk", ranks().after_me(), |s, chunk| {
-            s.for_items("p", of_z.of(&chunk), |s, p| s.wait(z_came.at(p)));
+        s.for_ranks("shard", ranks().after_me(), |s, shard| {
+            s.for_items("p", of_z.of(&shard), |s, p| s.wait(z_came.at(p)));
         });
     });
     s.gemm(k64(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk).grouped(8), |s, t| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard).grouped(8), |s, t| {
                 s.wait(x_came.at(t.rows()));
                 let acc = s.dot(x.at(t), w.at(t));
                 s.store(y.at(t), acc);
@@ -85,8 +85,8 @@ pub fn two_gathers() -> Program {
     let mut s = ScheduleBuilder::new("two_gathers");
     let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
     let z = s.gathered("z", Bf16);
-    let of_x = s.pieces("of_x", x, tune([128, 256]));
-    let of_z = s.pieces("of_z", z, tune([128, 256]));
+    let of_x = s.chunks("of_x", x, tune([128, 256]));
+    let of_z = s.chunks("of_z", z, tune([128, 256]));
     let tiles = s.tiles("tiles", y, tune([(128, 256), (256, 128)]));
     let x_arrived = s.counters("x_arrived", [of_x.into()]);
     let z_arrived = s.counters("z_arrived", [of_z.into()]);
@@ -97,8 +97,8 @@ pub fn two_gathers() -> Program {
                 s.signal(z_arrived.on(&peer).at(p), 1);
             });
         });
-        s.for_ranks("chunk", ranks().after_me(), |s, chunk| {
-            s.for_items("p", of_z.of(&chunk), |s, p| s.wait(z_arrived.at(p)));
+        s.for_ranks("shard", ranks().after_me(), |s, shard| {
+            s.for_items("p", of_z.of(&shard), |s, p| s.wait(z_arrived.at(p)));
         });
     });
     s.comm(4, |s| {
@@ -110,8 +110,8 @@ pub fn two_gathers() -> Program {
         });
     });
     s.gemm(k64(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk).grouped(8), |s, t| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard).grouped(8), |s, t| {
                 s.wait(x_arrived.at(t.rows()));
                 let acc = s.dot(x.at(t), w.at(t));
                 s.store(y.at(t), acc);
@@ -125,20 +125,20 @@ pub fn two_gathers() -> Program {
 pub fn forgets_one_peer() -> Program {
     let mut s = ScheduleBuilder::new("forgets_one_peer");
     let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
-    let pieces = s.pieces("pieces", x, 128);
+    let chunks = s.chunks("chunks", x, 128);
     let tiles = s.tiles("tiles", y, (128, 256));
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
     s.comm(4, |s| {
         s.for_ranks("peer", ranks().before_me().but_last(1), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(&peer).at(c), x.at(c));
+                s.signal(arrived.on(&peer).at(c), 1);
             });
         });
     });
     s.gemm(k64(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk), |s, t| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| {
                 s.wait_at_least(arrived.at(t.rows()), 1);
                 let acc = s.dot(x.at(t), w.at(t));
                 s.store(y.at(t), acc);
@@ -152,12 +152,12 @@ pub fn forgets_one_peer() -> Program {
 pub fn does_not_wait() -> Program {
     let mut s = ScheduleBuilder::new("does_not_wait");
     let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
-    let pieces = s.pieces("pieces", x, 128);
+    let chunks = s.chunks("chunks", x, 128);
     let tiles = s.tiles("tiles", y, (128, 256));
     s.comm(4, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p));
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(&peer).at(c), x.at(c));
             });
         });
     });

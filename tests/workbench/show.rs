@@ -52,7 +52,7 @@ fn predict_says_what_multicast_would_bring_by_published_rates() {
     let told = good(tell(AG, "predict --multicast"));
     let wanted = [
         "multicast by published rates, not measured by us: 344 GB/s by stores, 450 where the switch both sums and stores everywhere",
-        "`x.on(peer)[p] = x[p]`\n    one store to every rank: sends 1.6 MB, receives 1.6 -> sends 0.5 MB, receives 2.1; links 4.6 -> 6.1 µs",
+        "`x.on(peer)[c] = x[c]`\n    one store to every rank: sends 1.6 MB, receives 1.6 -> sends 0.5 MB, receives 2.1; links 4.6 -> 6.1 µs",
         "in all\n    links, not the launch: sends 1.6 MB",
     ];
     has(&told.out, &wanted);
@@ -146,7 +146,7 @@ fn json_is_one_object_with_stable_keys() {
         assert_eq!(parts[2], matches!(verb, "predict" | "demo"), "{object}");
     }
     let told = tell(AG, "list --json");
-    assert_eq!(object(&told)["schedules"][0]["choices"]["pieces"][0], "128");
+    assert_eq!(object(&told)["schedules"][0]["choices"]["chunks"][0], "128");
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn every_bad_input_names_the_value_and_what_is_legal() {
         ),
         (
             "check --set tils=1",
-            &["`tils`", "pieces, tiles, comm.ctas"],
+            &["`tils`", "chunks, tiles, comm.ctas"],
         ),
         ("check --set tiles=64", &["`tiles` is set to 64", "pair"]),
         ("check --set tiles=0x64", &["0x64", "1 to 65536"]),
@@ -89,7 +89,7 @@ fn every_bad_input_names_the_value_and_what_is_legal() {
             ],
         ),
         (
-            "check --m 2000000000 --arch cpu --set tiles=1x1 --set pieces=1",
+            "check --m 2000000000 --arch cpu --set tiles=1x1 --set chunks=1",
             &["2000000000", "cells"],
         ),
     ];
@@ -176,7 +176,7 @@ fn word() -> impl Strategy<Value = String> {
         "=",
         "tiles=16x16",
         "tiles=8x4294967295",
-        "pieces=8",
+        "chunks=8",
         "tiles=0x0",
         "x=64",
         "z.rows=8",

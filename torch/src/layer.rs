@@ -67,8 +67,8 @@ impl<T: Element> Layer<T> {
         let most = self.op.most();
         let [n, k] = [most.n as usize, most.k as usize];
         let rows = y.shape[0];
-        let chunk = self.op.chunk("x", self.rank.rank(), rows).map_err(python)?;
-        x.check(elements, home, [chunk.len(), k])?;
+        let shard = self.op.shard("x", self.rank.rank(), rows).map_err(python)?;
+        x.check(elements, home, [shard.len(), k])?;
         w.check(elements, home, [n, k])?;
         y.check(elements, home, [rows, n])?;
         let memory = Memory {
@@ -77,8 +77,8 @@ impl<T: Element> Layer<T> {
             y: y.address,
         };
         let run = || match home {
-            Home::Host => self.on_host(memory, chunk, [rows, n, k]),
-            Home::Gpu(_) => self.on_gpu(memory, chunk, [rows, n, k], stream),
+            Home::Host => self.on_host(memory, shard, [rows, n, k]),
+            Home::Gpu(_) => self.on_gpu(memory, shard, [rows, n, k], stream),
         };
         py.detach(run).map_err(python)
     }
@@ -87,7 +87,7 @@ impl<T: Element> Layer<T> {
     fn on_host(
         &self,
         at: Memory,
-        chunk: Range<usize>,
+        shard: Range<usize>,
         [rows, n, k]: [usize; 3],
     ) -> Result<(), Error> {
         let (rank, heap) = (&*self.rank, self.heap());
@@ -95,9 +95,9 @@ impl<T: Element> Layer<T> {
             // SAFETY: the tensor has so many elements there, and nobody writes them while Python is in this call.
             unsafe { std::slice::from_raw_parts(at as *const T, count) }
         };
-        if !chunk.is_empty() {
-            let own = given(at.x, chunk.len() * k);
-            heap.rows(chunk)?.write(own)?;
+        if !shard.is_empty() {
+            let own = given(at.x, shard.len() * k);
+            heap.rows(shard)?.write(own)?;
         }
         let w = rank.zeros::<T>([n, k])?;
         w.write(given(at.w, n * k))?;
@@ -114,7 +114,7 @@ impl<T: Element> Layer<T> {
     fn on_gpu(
         &self,
         at: Memory,
-        chunk: Range<usize>,
+        shard: Range<usize>,
         [rows, n, k]: [usize; 3],
         stream: usize,
     ) -> Result<(), Error> {
@@ -126,10 +126,10 @@ impl<T: Element> Layer<T> {
         let given = |at: usize, shape: [usize; 2]| -> Result<Tensor<T>, Error> {
             unsafe { rank.tensor_from_raw(at as u64, shape) }
         };
-        if !chunk.is_empty() {
-            let own = given(at.x, [chunk.len(), k])?;
+        if !shard.is_empty() {
+            let own = given(at.x, [shard.len(), k])?;
             rank.stream().wait(&Event::record(&stream)?)?;
-            heap.rows(chunk)?.copy_from(&own)?;
+            heap.rows(shard)?.copy_from(&own)?;
             stream.wait(&Event::record(rank.stream())?)?;
         }
         let w = given(at.w, [n, k])?;

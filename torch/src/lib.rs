@@ -60,9 +60,9 @@ impl Rank {
     }
 
     /// Which of `rows` rows are this rank's: the first, and the one after the last.
-    fn chunk(&self, rows: usize) -> (usize, usize) {
-        let chunk = self.0.chunk(self.0.rank(), rows);
-        (chunk.start, chunk.end)
+    fn shard(&self, rows: usize) -> (usize, usize) {
+        let shard = self.0.shard(self.0.rank(), rows);
+        (shard.start, shard.end)
     }
 
     /// Waits for all ranks.
@@ -104,7 +104,7 @@ enum Kind {
 
 #[pymethods]
 impl AllGatherGemm {
-    /// Writes all rows of this rank's columns to `y`, of this rank's chunk of the rows and its `w`, `[n, k]`. On a GPU it is
+    /// Writes all rows of this rank's columns to `y`, of this rank's shard of the rows and its `w`, `[n, k]`. On a GPU it is
     /// enqueued on `stream`, a handle of CUDA's, and the call returns; on the host it is done then. Every rank calls it with a `y`
     /// of as many rows.
     #[pyo3(signature = (x, w, y, stream = 0))]

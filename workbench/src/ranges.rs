@@ -63,7 +63,7 @@ pub(super) fn check(
 fn too_large(what: String) -> Error {
     Error::TooLarge {
         what: format!("these ranges have {what}"),
-        help: "use narrower --rows or --worlds, or larger pieces and tiles (--set): shapes are checked class by class, and larger items make fewer classes".into(),
+        help: "use narrower --rows or --worlds, or larger chunks and tiles (--set): shapes are checked class by class, and larger items make fewer classes".into(),
     }
 }
 

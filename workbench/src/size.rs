@@ -29,7 +29,7 @@ pub(super) fn plan_fits(kernel: &Kernel, shape: &Shape) -> Result<(), Error> {
             render::count(steps)
         ),
         help: format!(
-            "at most {} are checked at once: use larger tiles and pieces, or a smaller shape or world",
+            "at most {} are checked at once: use larger tiles and chunks, or a smaller shape or world",
             render::count(MOST_STEPS)
         ),
     })

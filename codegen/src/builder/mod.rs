@@ -46,27 +46,27 @@ pub use words::{GemmOptions, Ranks, Tune, everyone, me, others, ranks, ring, tun
 ///
 /// let mut s = ScheduleBuilder::new("every_call");
 /// let (x, r, b) = (s.gathered("x", Bf16), s.local("r", Bf16), s.vector("b", Bf16));
-/// let (y, z) = (s.out("y", Bf16), s.scattered("z", Bf16));
-/// let (sum, grad) = (s.reduced("sum", Bf16), s.accumulated("grad", F32));
-/// let sent = s.exchanged("sent", Bf16); // a slot for each sender
+/// let (y, z) = (s.out("y", Bf16), s.reduce_scattered("z", Bf16));
+/// let (sum, grad) = (s.all_reduced("sum", Bf16), s.accumulated("grad", F32));
+/// let sent = s.all_to_all("sent", Bf16); // a slot for each sender
 /// let whole = s.gathered_output("whole", Bf16); // each rank computes its rows, and all get them
 /// let partial = s.symmetric("partial", Bf16, z, world()); // a slot for each rank
-/// let (pieces, panels) = (s.pieces("pieces", x, 128), s.panels("panels", z, 512));
+/// let (chunks, panels) = (s.chunks("chunks", x, 128), s.panels("panels", z, 512));
 /// let tiles = s.tiles("tiles", y, tune([(128, 256), (128, 128)]));
 /// let alike = s.tiles_like("alike", sent, tiles); // the same choice
-/// let arrived = s.counters("arrived", [pieces.into()]);
+/// let arrived = s.counters("arrived", [chunks.into()]);
 /// let landed = s.counters("landed", [world().into(), tiles.into()]);
 /// let send = |s: &mut ScheduleBuilder| {
 ///     s.for_ranks("peer", ranks().before_me(), |s, peer| {
-///         s.for_items("p", pieces.of(me()), |s, p| {
-///             s.copy(x.on(&peer).at(p), x.at(p));
-///             s.signal(arrived.on(&peer).at(p), 1); // after the copy
+///         s.for_items("c", chunks.of(me()), |s, c| {
+///             s.copy(x.on(&peer).at(c), x.at(c));
+///             s.signal(arrived.on(&peer).at(c), 1); // after the copy
 ///         });
 ///     });
 /// };
 /// s.comm(tune([4u32, 2]), send); // or one of its own name: `s.comm_named("halo", 2, send)`
 /// s.copy_engine(|s| s.for_items("c", panels.of(me()), |s, c| s.copy(z.at(c), x.at(c))));
-/// s.spare_warps(|s| s.for_items("q", pieces.all(), |s, q| s.wait_at_least(arrived.at(q), 1)));
+/// s.spare_warps(|s| s.for_items("q", chunks.all(), |s, q| s.wait_at_least(arrived.at(q), 1)));
 /// s.gemm(GemmOptions { k: Some(64.into()), ..GemmOptions::default() }, |s| {
 ///     s.for_items("t", tiles.of(me()).grouped(8), |s, t| {
 ///         s.wait(arrived.at(t.rows()));
@@ -155,11 +155,11 @@ impl ScheduleBuilder {
 
     /// A partition into blocks of `rows` rows and all columns.
     #[track_caller]
-    pub fn pieces(&mut self, name: &str, tensor: TensorRef, rows: impl Into<Tune>) -> PartitionRef {
+    pub fn chunks(&mut self, name: &str, tensor: TensorRef, rows: impl Into<Tune>) -> PartitionRef {
         let rows = self.choice(name.into(), rows.into());
-        self.partition(name, tensor, Block::Pieces { rows })
+        self.partition(name, tensor, Block::Chunks { rows })
     }
-    /// A partition into blocks of `columns` columns and all rows of a chunk.
+    /// A partition into blocks of `columns` columns and all rows of a shard.
     #[track_caller]
     pub fn panels(
         &mut self,
@@ -178,8 +178,8 @@ impl ScheduleBuilder {
     }
 
     /// A partition into blocks of rows and columns of all rows at once, wherever ranks divide these: an item may be in several
-    /// shards. A few rows of each rank so fill one tile. It has no chunks, and an item waits for the pieces of every shard that it
-    /// reads. A place in memory that has one shard, such as scratch like `y.chunk()`, is the item's rows in that shard.
+    /// shards. A few rows of each rank so fill one tile. It has no shards, and an item waits for the chunks of every shard that it
+    /// reads. A place in memory that has one shard, such as scratch like `y.shard()`, is the item's rows in that shard.
     ///
     /// ```
     /// use counterflow_codegen::builder::*;
@@ -212,7 +212,7 @@ impl ScheduleBuilder {
         let block = self.program.partitions.get(like.0.index());
         // Of another schedule's partition there is none: lowering finds and reports its uses.
         let block = block.map_or(
-            Block::Pieces {
+            Block::Chunks {
                 rows: Choice::Fixed(Setting::One(0)),
             },
             |of| of.block,
@@ -350,7 +350,7 @@ impl ScheduleBuilder {
         let var = self.var(name);
         let ItemsRef {
             partition,
-            chunk,
+            shard,
             order,
             cuts,
         } = items.into();
@@ -365,7 +365,7 @@ impl ScheduleBuilder {
             var,
             items: Items {
                 partition,
-                chunk,
+                shard,
                 order,
                 selection: Selection::new(cuts),
             },
@@ -412,7 +412,7 @@ impl ScheduleBuilder {
     }
 
     /// As [`ScheduleBuilder::wait`], but the product behind it waits for each slab of K when it comes to it, so that it begins with
-    /// the first. Where the cells count pieces of all columns, they are waited for before the product begins.
+    /// the first. Where the cells count chunks of all columns, they are waited for before the product begins.
     ///
     /// ```
     /// use counterflow_codegen::builder::*;
@@ -449,7 +449,7 @@ impl ScheduleBuilder {
         axes.any(|axis| match axis {
             (CellIndex::Along(..), CounterDim::Items(of)) => {
                 let of = self.program.partitions.get(of.index());
-                of.is_some_and(|of| !matches!(of.block, Block::Pieces { .. }))
+                of.is_some_and(|of| !matches!(of.block, Block::Chunks { .. }))
             }
             (
                 CellIndex::Along(..) | CellIndex::Item(_) | CellIndex::Rank(_),

@@ -14,8 +14,8 @@ use crate::rank::{RankExpr, RankOp};
 /// use counterflow_codegen::{builder::*, dtype::Dtype::Bf16};
 ///
 /// let mut s = ScheduleBuilder::new("places");
-/// let y = s.reduced("y", Bf16);
-/// let mine = s.symmetric("mine", Bf16, y.chunk(), world()); // the rows that this rank owns
+/// let y = s.all_reduced("y", Bf16);
+/// let mine = s.symmetric("mine", Bf16, y.shard(), world()); // the rows that this rank owns
 /// let all = s.symmetric("all", Bf16, y.whole(), 2u32);
 /// let tiles = s.tiles("tiles", y, (128, 128));
 /// s.gemm(GemmOptions::default(), |s| {
@@ -37,7 +37,7 @@ pub struct TensorRef {
 /// ```
 /// use counterflow_codegen::{builder::*, dtype::Dtype::Bf16};
 ///
-/// let mut s = ScheduleBuilder::new("chunks");
+/// let mut s = ScheduleBuilder::new("shards");
 /// let y = s.out("y", Bf16);
 /// let tiles: PartitionRef = s.tiles("tiles", y, (128, 128));
 /// let (mine, every): (ItemsRef, ItemsRef) = (tiles.of(me()), tiles.all());
@@ -71,19 +71,19 @@ pub struct CountersRef(pub(super) CounterId);
 /// # use counterflow_codegen::{builder::*, dtype::Dtype::Bf16};
 /// # let mut s = ScheduleBuilder::new("rows");
 /// # let (x, y) = (s.gathered("x", Bf16), s.out("y", Bf16));
-/// let (pieces, tiles) = (s.pieces("pieces", x, 64), s.tiles("tiles", y, (128, 128)));
-/// let arrived = s.counters("arrived", [pieces.into()]);
+/// let (chunks, tiles) = (s.chunks("chunks", x, 64), s.tiles("tiles", y, (128, 128)));
+/// let arrived = s.counters("arrived", [chunks.into()]);
 /// s.gemm(GemmOptions::default(), |s| {
 ///     s.for_items("t", tiles.all(), |s, t: Item| {
 ///         let rows: ItemSide = t.rows();
-///         s.wait(arrived.at(rows)); // both pieces that hold the tile's rows
+///         s.wait(arrived.at(rows)); // both chunks that hold the tile's rows
 ///     });
 /// });
 /// # s.finish();
 /// # let mut s = ScheduleBuilder::new("columns");
 /// # let (x, w, y) = (s.local("x", Bf16), s.gathered("w", Bf16), s.out("y", Bf16));
-/// # let (pieces, tiles) = (s.pieces("pieces", w, 64), s.tiles("tiles", y, (128, 128)));
-/// # let arrived = s.counters("arrived", [pieces.into()]);
+/// # let (chunks, tiles) = (s.chunks("chunks", w, 64), s.tiles("tiles", y, (128, 128)));
+/// # let arrived = s.counters("arrived", [chunks.into()]);
 /// s.gemm(GemmOptions::default(), |s| {
 ///     s.for_items("t", tiles.all(), |s, t| {
 ///         s.wait(arrived.at(t.columns())); // the rows of `w` that are the tile's columns
@@ -204,11 +204,11 @@ impl TensorRef {
     pub fn everywhere(self) -> PlaceRef {
         self.place(Home::Everywhere)
     }
-    /// Elements without the scales that travel with them; only a copy takes them: `x.data()[p]` in a schedule.
+    /// Elements without the scales that travel with them; only a copy takes them: `x.data()[c]` in a schedule.
     pub fn data(self) -> PlaceRef {
         PlaceRef::from(self).data()
     }
-    /// The scales that travel with its elements, alone; only a copy takes them: `x.scales()[p]` in a schedule. A copy of them
+    /// The scales that travel with its elements, alone; only a copy takes them: `x.scales()[c]` in a schedule. A copy of them
     /// is nothing where the variant has no scales that travel.
     ///
     /// ```
@@ -216,12 +216,12 @@ impl TensorRef {
     ///
     /// let mut s = ScheduleBuilder::new("scales_first");
     /// let x = s.gathered("x", Bf16);
-    /// let pieces = s.pieces("pieces", x, 128);
+    /// let chunks = s.chunks("chunks", x, 128);
     /// s.comm(2, |s| {
     ///     s.for_ranks("peer", ranks().before_me(), |s, peer| {
-    ///         s.for_items("p", pieces.of(me()), |s, p| {
-    ///             s.copy(x.on(&peer).scales().at(p), x.scales().at(p));
-    ///             s.copy(x.on(&peer).data().at(p), x.data().at(p)); // both: `s.copy(x.on(&peer).at(p), x.at(p))`
+    ///         s.for_items("c", chunks.of(me()), |s, c| {
+    ///             s.copy(x.on(&peer).scales().at(c), x.scales().at(c));
+    ///             s.copy(x.on(&peer).data().at(c), x.data().at(c)); // both: `s.copy(x.on(&peer).at(c), x.at(c))`
     ///         });
     ///     });
     /// });
@@ -234,9 +234,9 @@ impl TensorRef {
     pub fn at(self, index: impl Into<TensorIndex>) -> PlaceRef {
         self.place(Home::Me).at(index)
     }
-    /// For [`symmetric`](super::ScheduleBuilder::symmetric): scratch that holds the chunk each rank owns.
+    /// For [`symmetric`](super::ScheduleBuilder::symmetric): scratch that holds the shard each rank owns.
     #[must_use]
-    pub fn chunk(self) -> TensorRef {
+    pub fn shard(self) -> TensorRef {
         TensorRef {
             extent: Some(HeldRows::Shard),
             ..self
@@ -257,7 +257,7 @@ impl TensorRef {
 /// ```
 /// # use counterflow_codegen::{builder::*, dtype::Dtype::Bf16};
 /// # let mut s = ScheduleBuilder::new("place");
-/// # let y = s.scattered("y", Bf16);
+/// # let y = s.reduce_scattered("y", Bf16);
 /// let partial = s.symmetric("partial", Bf16, y, world());
 /// let slot: PlaceRef = partial.on(0).at(me()); // my slot in rank 0's memory; `.at(t)` of it is a tile
 /// let x = s.gathered("x", Bf16);
@@ -302,7 +302,7 @@ impl From<TensorRef> for PlaceRef {
 /// ```
 /// # use counterflow_codegen::{builder::*, dtype::Dtype::Bf16};
 /// # let mut s = ScheduleBuilder::new("cells");
-/// # let y = s.scattered("y", Bf16);
+/// # let y = s.reduce_scattered("y", Bf16);
 /// let tiles = s.tiles("tiles", y, (128, 128));
 /// let landed = s.counters("landed", [world().into(), tiles.into()]); // a cell for each rank and tile
 /// s.gemm(GemmOptions::default(), |s| {
@@ -363,7 +363,7 @@ impl From<CountersRef> for CellsRef {
 /// let tiles = s.tiles("tiles", y, (128, 128));
 /// let orders: [ItemsRef; 4] = [
 ///     tiles.all().grouped(8), // the same as `tiles.grouped(8)`
-///     tiles.of((me() + 1) % world()), // the next rank's chunk
+///     tiles.of((me() + 1) % world()), // the next rank's shard
 ///     tiles.of(me()).row_major(),
 ///     tiles.of(me()).column_major(),
 /// ];
@@ -379,7 +379,7 @@ impl From<CountersRef> for CellsRef {
 #[derive(Clone, PartialEq, Debug)]
 pub struct ItemsRef {
     pub(super) partition: PartitionId,
-    pub(super) chunk: Option<RankExpr>,
+    pub(super) shard: Option<RankExpr>,
     pub(super) order: Order,
     pub(super) cuts: Vec<Cut>,
 }
@@ -391,11 +391,11 @@ pub(super) enum Order {
 }
 
 impl PartitionRef {
-    /// The items of that rank's chunk.
-    pub fn of(self, chunk: impl Into<RankExpr>) -> ItemsRef {
+    /// The items of that rank's shard.
+    pub fn of(self, shard: impl Into<RankExpr>) -> ItemsRef {
         ItemsRef {
             partition: self.0,
-            chunk: Some(chunk.into()),
+            shard: Some(shard.into()),
             order: Order::Tile(TileOrder::RowMajor),
             cuts: Vec::new(),
         }
@@ -404,7 +404,7 @@ impl PartitionRef {
     pub fn all(self) -> ItemsRef {
         ItemsRef {
             partition: self.0,
-            chunk: None,
+            shard: None,
             order: Order::Tile(TileOrder::RowMajor),
             cuts: Vec::new(),
         }
@@ -440,22 +440,22 @@ impl ItemsRef {
             ..self
         }
     }
-    /// Without the first `n` of each chunk, in the loop's order.
+    /// Without the first `n` of each shard, in the loop's order.
     #[must_use]
     pub fn skip(self, n: impl Into<RankExpr>) -> ItemsRef {
         self.cut(Cut::Skip(n.into()))
     }
-    /// Only the first `n` of each chunk.
+    /// Only the first `n` of each shard.
     #[must_use]
     pub fn take(self, n: impl Into<RankExpr>) -> ItemsRef {
         self.cut(Cut::Take(n.into()))
     }
-    /// Only the first of every `n` of a chunk: 1 to 65536. `.skip(1).step_by(2)` has what `.step_by(2)` leaves.
+    /// Only the first of every `n` of a shard: 1 to 65536. `.skip(1).step_by(2)` has what `.step_by(2)` leaves.
     #[must_use]
     pub fn step_by(self, n: impl Into<RankExpr>) -> ItemsRef {
         self.cut(Cut::StepBy(n.into()))
     }
-    /// Only the first half of each chunk: of an odd number, the larger.
+    /// Only the first half of each shard: of an odd number, the larger.
     #[must_use]
     pub fn first_half(self) -> ItemsRef {
         self.cut(Cut::FirstHalf)

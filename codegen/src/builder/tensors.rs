@@ -19,12 +19,12 @@ impl ScheduleBuilder {
         TensorRef { id, extent: None }
     }
 
-    /// An input in row chunks, one per rank. At the end every rank holds all of it ([`Usage::GATHERED`]).
+    /// An input in row shards, one per rank. At the end every rank holds all of it ([`Usage::GATHERED`]).
     #[track_caller]
     pub fn gathered(&mut self, name: &str, dtype: Dtype) -> TensorRef {
         self.tensor(name, Usage::GATHERED, dtype)
     }
-    /// An output in row chunks, of which each rank computes its own. At the end every rank holds all of it
+    /// An output in row shards, of which each rank computes its own. At the end every rank holds all of it
     /// ([`Usage::GATHERED_OUTPUT`]).
     #[track_caller]
     pub fn gathered_output(&mut self, name: &str, dtype: Dtype) -> TensorRef {
@@ -50,29 +50,29 @@ impl ScheduleBuilder {
     pub fn accumulated(&mut self, name: &str, dtype: Dtype) -> TensorRef {
         self.tensor(name, Usage::ACCUMULATED, dtype)
     }
-    /// An output summed over ranks. Each rank keeps its chunk ([`Usage::SCATTERED`]).
+    /// An output summed over ranks. Each rank keeps its shard ([`Usage::REDUCE_SCATTERED`]).
     #[track_caller]
-    pub fn scattered(&mut self, name: &str, dtype: Dtype) -> TensorRef {
-        self.tensor(name, Usage::SCATTERED, dtype)
+    pub fn reduce_scattered(&mut self, name: &str, dtype: Dtype) -> TensorRef {
+        self.tensor(name, Usage::REDUCE_SCATTERED, dtype)
     }
-    /// An output summed over ranks. Every rank holds it whole ([`Usage::REDUCED`]).
+    /// An output summed over ranks. Every rank holds it whole ([`Usage::ALL_REDUCED`]).
     #[track_caller]
-    pub fn reduced(&mut self, name: &str, dtype: Dtype) -> TensorRef {
-        self.tensor(name, Usage::REDUCED, dtype)
+    pub fn all_reduced(&mut self, name: &str, dtype: Dtype) -> TensorRef {
+        self.tensor(name, Usage::ALL_REDUCED, dtype)
     }
 
-    /// An output with a slot for each rank. Each rank keeps its chunk of what every rank sends
-    /// ([`Usage::EXCHANGED`]).
+    /// An output with a slot for each rank. Each rank keeps its shard of what every rank sends
+    /// ([`Usage::ALL_TO_ALL`]).
     #[track_caller]
-    pub fn exchanged(&mut self, name: &str, dtype: Dtype) -> TensorRef {
-        self.tensor(name, Usage::EXCHANGED, dtype)
+    pub fn all_to_all(&mut self, name: &str, dtype: Dtype) -> TensorRef {
+        self.tensor(name, Usage::ALL_TO_ALL, dtype)
     }
 
     /// Scratch in symmetric memory: `slots` copies of the shape of `like`.
     ///
-    /// Each slot holds the chunk that its rank owns if `like` is [`Usage::SCATTERED`] or
-    /// [`Usage::EXCHANGED`], all rows otherwise.
-    /// [`TensorRef::chunk`] and [`TensorRef::whole`] choose explicitly.
+    /// Each slot holds the shard that its rank owns if `like` is [`Usage::REDUCE_SCATTERED`] or
+    /// [`Usage::ALL_TO_ALL`], all rows otherwise.
+    /// [`TensorRef::shard`] and [`TensorRef::whole`] choose explicitly.
     #[track_caller]
     pub fn symmetric(
         &mut self,
@@ -83,7 +83,7 @@ impl ScheduleBuilder {
     ) -> TensorRef {
         let tensors = &self.program.tensors;
         let owned = (tensors.get(like.id.index()))
-            .is_some_and(|like| like.usage.chunked() && like.usage.is_own_chunk());
+            .is_some_and(|like| like.usage.sharded() && like.usage.is_own_shard());
         let rows = like.extent.unwrap_or(match owned {
             true => HeldRows::Shard,
             false => HeldRows::Whole,
@@ -104,7 +104,7 @@ impl ScheduleBuilder {
     /// let (y, hidden) = (s.out("y", Bf16), s.scratch("hidden", Bf16)); // as many rows as x, as many columns as up has rows
     /// let tiles = s.tiles("tiles", y, (128, 256));
     /// let hidden_tiles = s.tiles_like("hidden_tiles", hidden, tiles);
-    /// let rows = s.pieces("rows", hidden, 128);
+    /// let rows = s.chunks("rows", hidden, 128);
     /// let ready = s.counters("ready", [rows.into()]);
     /// s.gemm(GemmOptions::default(), |s| {
     ///     s.for_items("t", hidden_tiles.all(), |s, t| {

@@ -30,7 +30,7 @@ pub fn world() -> RankExpr {
 /// ```
 /// # use counterflow_codegen::{builder::*, dtype::Dtype::Bf16};
 /// # let mut s = ScheduleBuilder::new("sums");
-/// # let y = s.scattered("y", Bf16);
+/// # let y = s.reduce_scattered("y", Bf16);
 /// # let tiles = s.tiles("tiles", y, (128, 128));
 /// # let partial = s.symmetric("partial", Bf16, y, world());
 /// # let landed = s.counters("landed", [world().into(), tiles.into()]);
@@ -58,14 +58,14 @@ pub fn ranks() -> Ranks {
     Ranks(RankOrder::Ascending)
 }
 
-/// The chunks in ring order: every rank forwards what it has to rank `me + step`, so mine comes first, then that of
+/// The shards in ring order: every rank forwards what it has to rank `me + step`, so mine comes first, then that of
 /// `me - step`, and so on. Visits every rank if `step` and the world have no common factor.
 ///
 /// ```
 /// use counterflow_codegen::builder::ring;
 ///
-/// let chunks = |me| (0..4).map(|step| ring(1).0.at(me, step, 4)).collect::<Vec<_>>();
-/// assert_eq!(chunks(2), [2, 1, 0, 3]); // mine, then that of the rank before me, which it sent me, ...
+/// let shards = |me| (0..4).map(|step| ring(1).0.at(me, step, 4)).collect::<Vec<_>>();
+/// assert_eq!(shards(2), [2, 1, 0, 3]); // mine, then that of the rank before me, which it sent me, ...
 /// ```
 pub fn ring(step: i32) -> Ranks {
     Ranks(RankOrder::FromMe {
@@ -158,7 +158,7 @@ pub struct Tune(pub(super) Vec<Setting>);
 /// let mut s = ScheduleBuilder::new("open");
 /// let y = s.out("y", Bf16);
 /// s.tiles("tiles", y, tune([(128, 256), (128, 128)])); // the first, unless a variant says otherwise
-/// s.pieces("pieces", y, 128); // no choice: the same as `Tune::from(128)`
+/// s.chunks("chunks", y, 128); // no choice: the same as `Tune::from(128)`
 /// let program = s.finish();
 /// assert_eq!(program.tunables.len(), 1);
 /// # let _: Tune = 128.into();

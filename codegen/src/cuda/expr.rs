@@ -29,8 +29,8 @@ impl Spelling for Text<'_> {
         }
     }
 
-    fn rows_of(&self, dim: DimId, chunk: &str) -> String {
-        format!("{}(plan, {chunk})", self.rows_function(dim))
+    fn rows_of(&self, dim: DimId, shard: &str) -> String {
+        format!("{}(plan, {shard})", self.rows_function(dim))
     }
 
     fn ordered(&self, order: OrderId, step: &str) -> String {

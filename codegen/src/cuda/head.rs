@@ -199,16 +199,16 @@ impl Text<'_> {
             }
         });
         for dim in dims {
-            let [size, rows] = [Field::Size(dim), Field::ChunkRows(dim)]
+            let [size, rows] = [Field::Size(dim), Field::ShardRows(dim)]
                 .map(|field| params::name(self.pipeline, field));
             self.line(
-                "// Rows of a chunk: the split rounds up, so the last ones may be short, or empty.",
+                "// Rows of a shard: the split rounds up, so the last ones may be short, or empty.",
             );
             let name = self.rows_function(dim);
             self.block(
-                format!("__device__ __forceinline__ u32 {name}(const Plan& plan, u32 chunk)"),
+                format!("__device__ __forceinline__ u32 {name}(const Plan& plan, u32 shard)"),
                 |text| {
-                    text.line(format!("const u32 first = chunk * plan.{rows};"));
+                    text.line(format!("const u32 first = shard * plan.{rows};"));
                     text.line(format!(
                         "return first >= plan.{size} ? 0 : min(plan.{rows}, plan.{size} - first);"
                     ));
@@ -298,12 +298,12 @@ impl Text<'_> {
         self.depth += 2;
         for param in params {
             match param {
-                Param::Map { map, partial_chunk } => {
+                Param::Map { map, partial_shard } => {
                     let map = pipeline.map(*map);
-                    let (name, of) = if *partial_chunk {
+                    let (name, of) = if *partial_shard {
                         (
-                            format!("{}_partial_chunk", map.name),
-                            "the partial chunk".to_string(),
+                            format!("{}_partial_shard", map.name),
+                            "the partial shard".to_string(),
                         )
                     } else {
                         (map.name.clone(), view(map.view).to_string())
@@ -313,10 +313,10 @@ impl Text<'_> {
                         map.box_rows, map.box_columns
                     ));
                 }
-                Param::EveryCopy { map, partial_chunk } => {
+                Param::EveryCopy { map, partial_shard } => {
                     let name = &pipeline.map(*map).name;
-                    let (partial, of) = match partial_chunk {
-                        true => ("_partial_chunk", "the partial chunk"),
+                    let (partial, of) = match partial_shard {
+                        true => ("_partial_shard", "the partial shard"),
                         false => ("", "on every rank at once: multimem alone"),
                     };
                     self.line(format!(
@@ -475,7 +475,7 @@ impl Text<'_> {
                     continue;
                 }
                 let rows = operand.major == Major::Mn;
-                let first = match operand.columns == pipeline.tiling_of(tiling).swapped() {
+                let first = match operand.columns == pipeline.tiling_of(tiling).swap_ab() {
                     true => self.first_block(tiling, rows),
                     false => String::new(),
                 };

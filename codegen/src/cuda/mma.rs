@@ -19,7 +19,7 @@ impl Text<'_> {
     /// The registers of every product of a tile.
     pub(super) fn declare_accumulators(&mut self) {
         let n = self.tile_n();
-        let on_m = if self.tiling().swapped() {
+        let on_m = if self.tiling().swap_ab() {
             "columns"
         } else {
             "rows"
@@ -119,7 +119,7 @@ impl Text<'_> {
         // What is on the instruction's M side comes first, and by blocks.
         let types_of = [multiplies[multiply].on_m, multiplies[multiply].on_n[0]];
         let tiling_operands = self.tiling().operands();
-        let ((a, a_rows), (b, b_rows)) = if self.tiling().swapped() {
+        let ((a, a_rows), (b, b_rows)) = if self.tiling().swap_ab() {
             ((w, rows[1]), (x, rows[0]))
         } else {
             ((x, rows[0]), (w, rows[1]))

@@ -36,7 +36,7 @@ use crate::warp::{Field, Pipeline, RingId, RunBy};
 /// The name under which the text includes the prelude.
 pub const PRELUDE: &str = "prelude.cuh";
 
-/// From an amax to a scale, as [`Rule`](crate::encoding::rule::Rule) says: device functions that quantisers share. They need `u32`.
+/// From an amax to a scale, as [`Rule`](crate::encoding::rule::ScaleRule) says: device functions that quantisers share. They need `u32`.
 pub const SCALE: &str = include_str!("prelude/scale.cuh");
 
 /// The kernel that compares launches of ranks on their GPUs. It includes [`PRELUDE`], and its symbol is `agree`.
@@ -304,9 +304,9 @@ impl Text<'_> {
         self.pipeline.tiling_of(self.tiling)
     }
 
-    /// The function that gives a chunk's rows.
+    /// The function that gives a shard's rows.
     fn rows_function(&self, dim: DimId) -> String {
-        let name = params::name(self.pipeline, Field::ChunkRows(dim));
+        let name = params::name(self.pipeline, Field::ShardRows(dim));
         format!("{name}_of")
     }
 

@@ -301,7 +301,7 @@ impl Text<'_> {
                 } else {
                     [&at.column, &at.row]
                 };
-                let place = self.coordinates([inner, outer, &at.chunk, rank]);
+                let place = self.coordinates([inner, outer, &at.shard, rank]);
                 let map = self.clipped(*map, at, false);
                 let (of, boxes) = match partial_boxes {
                     None => (String::new(), map),
@@ -481,13 +481,13 @@ impl Text<'_> {
 
     /// The map that a box is stored or loaded by.
     pub(super) fn clipped(&self, id: MapId, at: &At, stored: bool) -> String {
-        self.of_chunk(self.pipeline.map(id).name.clone(), id, at, stored)
+        self.of_shard(self.pipeline.map(id).name.clone(), id, at, stored)
     }
 
     /// Address of a box in every rank's memory.
     pub(super) fn every_copy(&self, id: MapId, at: &At, stored: bool) -> String {
         let name = format!("{}_everywhere", self.pipeline.map(id).name);
-        self.of_chunk(name, id, at, stored)
+        self.of_shard(name, id, at, stored)
     }
 
     /// `bf16, 128, 64`: a box of a map.
@@ -505,23 +505,23 @@ impl Text<'_> {
         places.join(", ")
     }
 
-    /// Column, row and chunk.
+    /// Column, row and shard.
     pub(super) fn place(&self, at: &At) -> String {
-        [&at.column, &at.row, &at.chunk]
+        [&at.column, &at.row, &at.shard]
             .map(|expr| self.expr(expr))
             .join(", ")
     }
 
-    /// Name that a box goes by, or its sibling for the partial chunk.
-    fn of_chunk(&self, name: String, id: MapId, at: &At, stored: bool) -> String {
+    /// Name that a box goes by, or its sibling for the partial shard.
+    fn of_shard(&self, name: String, id: MapId, at: &At, stored: bool) -> String {
         let (map, kernel) = (self.pipeline.map(id), &self.pipeline.kernel);
         let clips = map.clips(kernel.buffers[map.tensor.index()].usage, stored);
-        let Some(chunk) = map.chunk_at(at).filter(|_| clips) else {
+        let Some(shard) = map.shard_at(at).filter(|_| clips) else {
             return name;
         };
-        let chunk = self.factor(chunk);
-        let partial_chunk = self.field(Field::PartialChunk(map.divided(kernel)));
-        format!("{chunk} == {partial_chunk} ? {name}_partial_chunk : {name}")
+        let shard = self.factor(shard);
+        let partial_shard = self.field(Field::PartialShard(map.divided(kernel)));
+        format!("{shard} == {partial_shard} ? {name}_partial_shard : {name}")
     }
 
     /// A number as a factor.

@@ -11,19 +11,19 @@ pub enum Param {
     Map {
         /// Map, which [`Pipeline::maps`] describes.
         map: MapId,
-        /// True if it is for the one chunk that has some rows, but not all: every chunk of it ends after that many.
-        partial_chunk: bool,
+        /// True if it is for the one shard that has some rows, but not all: every shard of it ends after that many.
+        partial_shard: bool,
     },
     /// A map's tensor in every rank's memory at once: the struct `EveryCopy` of the prelude, of [`EVERY_COPY_BYTES`]. Its
-    /// multicast address, bytes from a row to the next and from a chunk or slot to the next, columns, rows of a chunk.
+    /// multicast address, bytes from a row to the next and from a shard or slot to the next, columns, rows of a shard.
     EveryCopy {
         /// Map whose sizes are passed.
         map: MapId,
         /// As that of [`Param::Map`].
-        partial_chunk: bool,
+        partial_shard: bool,
     },
     /// A map's tensor at each rank's own address: the struct `EachRank` of the prelude, of [`EACH_RANK_BYTES`]. Its address on
-    /// the first rank; bytes from a row, a chunk or slot, and a rank to the next; columns.
+    /// the first rank; bytes from a row, a shard or slot, and a rank to the next; columns.
     EachRank {
         /// Map whose sizes are passed.
         map: MapId,
@@ -67,18 +67,18 @@ pub(super) fn of(pipeline: &Pipeline) -> Vec<Param> {
         let id = MapId(index as u16);
         let both = [false, true]
             .into_iter()
-            .filter(|partial| !partial || map.partial_chunk);
+            .filter(|partial| !partial || map.partial_shard);
         let reaches = pipeline.reaches(id);
         if reaches.by_tma {
-            params.extend(both.clone().map(|partial_chunk| Param::Map {
+            params.extend(both.clone().map(|partial_shard| Param::Map {
                 map: id,
-                partial_chunk,
+                partial_shard,
             }));
         }
         if reaches.everywhere {
-            params.extend(both.map(|partial_chunk| Param::EveryCopy {
+            params.extend(both.map(|partial_shard| Param::EveryCopy {
                 map: id,
-                partial_chunk,
+                partial_shard,
             }));
         }
         if reaches.parts {
@@ -118,7 +118,7 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         Expr::Field(field) => {
             used.insert(*field);
         }
-        Expr::RowsOf(dim, _) => used.extend([Field::Size(*dim), Field::ChunkRows(*dim)]),
+        Expr::RowsOf(dim, _) => used.extend([Field::Size(*dim), Field::ShardRows(*dim)]),
         Expr::Ordered(order, _) => {
             used.insert(Field::Order(*order));
         }
@@ -206,8 +206,8 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         | Node::SyncCta
         | Node::SyncCluster => {}
     });
-    let apart = pipeline.maps.iter().filter(|map| map.partial_chunk);
-    used.extend(apart.map(|map| Field::PartialChunk(map.divided(&pipeline.kernel))));
+    let apart = pipeline.maps.iter().filter(|map| map.partial_shard);
+    used.extend(apart.map(|map| Field::PartialShard(map.divided(&pipeline.kernel))));
     if used.iter().any(|field| matches!(field, Field::First(_))) {
         used.extend([
             Field::Heap,

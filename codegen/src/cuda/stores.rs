@@ -32,7 +32,7 @@ impl Text<'_> {
             }
             (Whose::Rank(rank), Some(end)) => {
                 let (of, name) = (self.box_of(*map), &self.pipeline.map(*map).name);
-                let place = [&at.column, &at.row, end, &at.chunk, rank]
+                let place = [&at.column, &at.row, end, &at.shard, rank]
                     .map(|expr| self.expr(expr))
                     .join(", ");
                 self.line(format!(
@@ -50,7 +50,7 @@ impl Text<'_> {
                     true => [&at.row, &at.column],
                     false => [&at.column, &at.row],
                 };
-                let place = self.coordinates([inner, outer, &at.chunk, rank]);
+                let place = self.coordinates([inner, outer, &at.shard, rank]);
                 self.line(format!("{verb}({to}, {shared}, {place});"));
             }
         }

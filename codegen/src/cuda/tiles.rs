@@ -61,7 +61,7 @@ impl Text<'_> {
         let blocks = |at: usize| pipeline.cta.blocks(pipeline.tiling_of(at));
         let alike = (0..pipeline.cta.tilings().len()).all(|at| blocks(at) == blocks(0));
         // What is on the instruction's M side.
-        let on_m = if pipeline.tiling().swapped() {
+        let on_m = if pipeline.tiling().swap_ab() {
             self.line("// Columns of the tile are on the instruction's M side, its rows on the N side: accumulators hold it transposed.");
             "columns"
         } else {
@@ -135,7 +135,7 @@ impl Text<'_> {
 
     /// The name of the first of this warp's 16 on the instruction's M side.
     pub(super) fn first_on_m(&self) -> &'static str {
-        match self.tiling().swapped() {
+        match self.tiling().swap_ab() {
             true => "first_column",
             false => "first_row",
         }
@@ -182,7 +182,7 @@ impl Text<'_> {
     /// Constants of what CTAs that share a tile's steps send each other.
     pub(super) fn constants_of_partials(&mut self) {
         // Of a subtile the part of what is on the instruction's N side.
-        let (on_m, subtile_n) = match self.pipeline.tiling().swapped() {
+        let (on_m, subtile_n) = match self.pipeline.tiling().swap_ab() {
             true => ("columns", "SUBTILE_M"),
             false => ("rows", "SUBTILE_N"),
         };

@@ -103,7 +103,7 @@ impl Text<'_> {
         shared: &str,
     ) {
         let first = self.first_on_m();
-        let verb = match self.tiling().swapped() {
+        let verb = match self.tiling().swap_ab() {
             true => format!("{verb}_transposed"),
             false => verb.to_string(),
         };
@@ -133,7 +133,7 @@ impl Text<'_> {
 
     /// Elements of a tile on the instruction's N side.
     pub(super) fn tile_n(&self) -> String {
-        if self.tiling().swapped() {
+        if self.tiling().swap_ab() {
             self.pipeline.tile_rows(self.tiling)
         } else {
             self.pipeline.tile_columns(self.tiling)
@@ -142,7 +142,7 @@ impl Text<'_> {
 
     /// Elements of a subtile on the instruction's N side.
     pub(super) fn subtile_n(&self) -> &'static str {
-        if self.tiling().swapped() {
+        if self.tiling().swap_ab() {
             "SUBTILE_M"
         } else {
             "SUBTILE_N"
@@ -172,7 +172,7 @@ impl Text<'_> {
 
     /// Reads what a subtile needs of a vector, from the subtile's first column on.
     pub(super) fn vector(&mut self, name: &str, from: &str, columns: &str) {
-        if !self.tiling().swapped() {
+        if !self.tiling().swap_ab() {
             self.line(format!("float {name}[SUBTILE_N / 4];"));
             self.line(format!(
                 "vector_read<SUBTILE_N>({name}, {from}, {columns}, lane);"
@@ -184,14 +184,14 @@ impl Text<'_> {
 
     /// Reads what a subtile needs of a scale of rows, from the subtile's first row on.
     pub(super) fn rows(&mut self, name: &str, (scale, row): (&str, &str), rows: &str) {
-        if !self.tiling().swapped() {
+        if !self.tiling().swap_ab() {
             return self.vector_on_m(
                 name,
                 &format!("{scale}, {row} + {}", self.first_on_m()),
                 rows,
             );
         }
-        // A chunk may begin at an odd row: no pairs.
+        // A shard may begin at an odd row: no pairs.
         self.line(format!("float {name}[SUBTILE_M / 4];"));
         self.line("#pragma unroll");
         self.line(format!(
@@ -224,7 +224,7 @@ impl Text<'_> {
         columns: [String; 2],
     ) {
         let (subtile, first) = (self.subtile_n(), self.first_on_m());
-        let ([m, ms], [n, ns]) = match self.tiling().swapped() {
+        let ([m, ms], [n, ns]) = match self.tiling().swap_ab() {
             true => (columns, rows),
             false => (rows, columns),
         };
@@ -280,7 +280,7 @@ impl Text<'_> {
             }
             Source::Subtile | Source::Sum => format!("{}{block}[i]", param.name),
             Source::Broadcast(None) => param.name.clone(),
-            Source::Broadcast(Some(side)) => match (side, self.tiling().swapped()) {
+            Source::Broadcast(Some(side)) => match (side, self.tiling().swap_ab()) {
                 (Side::Columns, true) | (Side::Rows, false) => {
                     format!("{}{block}[vector_index_transposed(i)]", param.name)
                 }

@@ -9,18 +9,18 @@ use std::collections::BTreeSet;
 /// instruction cache, and tests count instructions.
 pub(super) const ONCE: &str = "#pragma unroll 1";
 
-/// Owner of a map's tensor, and the number of its pieces.
+/// Owner of a map's tensor, and the number of its chunks.
 pub(super) fn view(view: View) -> &'static str {
     match view {
         View::Flat => "own memory, one matrix",
-        View::Chunks => "own memory, a matrix for each rank's chunk",
-        View::ColumnChunks => "own memory, a matrix for each rank's chunk of columns",
-        View::SharedChunks => "everyone's, a chunk a rank: peers write it meanwhile",
+        View::Shards => "own memory, a matrix for each rank's shard",
+        View::ColumnShards => "own memory, a matrix for each rank's shard of columns",
+        View::SharedShards => "everyone's, a shard a rank: peers write it meanwhile",
         View::SharedSlots => "everyone's, slot by slot: others write it meanwhile",
-        View::SharedSlotChunks => {
-            "everyone's, slot by slot, of a chunk a rank each: others write it meanwhile"
+        View::SharedSlotShards => {
+            "everyone's, slot by slot, of a shard a rank each: others write it meanwhile"
         }
-        View::SharedChunk => "everyone's own chunk",
+        View::SharedShard => "everyone's own shard",
         View::SharedRows => "everyone's, all ranks' rows in one piece: peers write it meanwhile",
     }
 }
@@ -36,8 +36,8 @@ pub(super) const fn meaning(symbol: &Symbol) -> Option<&'static str> {
         Symbol::BlockRows => "rows of a block of an MN-major operand: one 128-byte line for each k",
         Symbol::PartialBoxRows => "of an operand's box, loaded if one of them exists",
         Symbol::ScaleBlock => "elements of K, and rows of a square, that have one scale",
-        Symbol::Piece => "rows that have one counter cell",
-        Symbol::Batch => "staging buffers of a piece that one CTA sends, with one signal",
+        Symbol::Chunk => "rows that have one counter cell",
+        Symbol::Batch => "staging buffers of a chunk that one CTA sends, with one signal",
         Symbol::Sending => "stores of staging buffers under way that may still read them",
         Symbol::StagingColumns(4) => "the same, of elements of 4 bytes",
         Symbol::StagingColumns(1) => "the same, of elements of one byte",
@@ -147,21 +147,21 @@ pub(super) fn describe(pipeline: &Pipeline, field: Field) -> String {
     let dim = |id: DimId| pipeline.kernel.dims[usize::from(id.0)].name.clone();
     match field {
         Field::Size(id) => match dim(id).as_str() {
-            "m" if of_several_sizes(pipeline) => "rows of the products, over all chunks".into(),
-            "m" => "rows of the product, over all chunks".into(),
+            "m" if of_several_sizes(pipeline) => "rows of the products, over all shards".into(),
+            "m" => "rows of the product, over all shards".into(),
             "n" if !of_several_sizes(pipeline) => "its columns".into(),
             "k" if !of_several_sizes(pipeline) => "its depth".into(),
             other => size(pipeline, id).unwrap_or_else(|| format!("size of {other}")),
         },
-        Field::ChunkRows(id) => format!("of {}, in a full chunk", dim(id)),
-        Field::PartialChunk(_) => {
-            "the partial chunk: it has some rows, but not all, and a map of its own".into()
+        Field::ShardRows(id) => format!("of {}, in a full shard", dim(id)),
+        Field::PartialShard(_) => {
+            "the partial shard: it has some rows, but not all, and a map of its own".into()
         }
         Field::Me => "this rank".into(),
         Field::World => "how many ranks there are".into(),
         Field::First(_) => "a counter: its first cell".into(),
         Field::CellRows(id) => format!(
-            "rows of {} in a chunk, each with its cells",
+            "rows of {} in a shard, each with its cells",
             pipeline.kernel.partitions[id.index()].name
         ),
         Field::Line(tensor) => format!(

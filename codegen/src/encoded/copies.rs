@@ -60,7 +60,7 @@ fn of_planes(
             word(dst.planes)
         );
         return Err(refused(at, message).hint(
-            "both sides name the same plane, or neither does: `x.on(peer).scales()[p] = x.scales()[p]`",
+            "both sides name the same plane, or neither does: `x.on(peer).scales()[c] = x.scales()[c]`",
         ));
     }
     let gathered = |place: &Place| {

@@ -55,7 +55,7 @@ pub(super) fn ask(
         if usage.placement.rows == HeldRows::Whole {
             let message =
                 format!("`{name}` has all rows on each rank, and its partial sums are to be FP8");
-            return Err(Diagnostic::new(Rule::Shape, *at, message).hint("scratch with the rows that a rank adds up: `symmetric(y.chunk(), slots = world())`"));
+            return Err(Diagnostic::new(Rule::Shape, *at, message).hint("scratch with the rows that a rank adds up: `symmetric(y.shard(), slots = world())`"));
         }
         found[of.index()].scale = Some(Scaling::Computed(rule));
     }

@@ -58,7 +58,7 @@ impl ScaleBlock {
 
     /// Number that a rank's rows are a multiple of where ranks divide the operand's rows: TMA begins at 16 bytes of a
     /// line of scales, and no two ranks share a block.
-    pub(crate) const fn chunk_unit(self) -> u32 {
+    pub(crate) const fn shard_unit(self) -> u32 {
         match self.is_1d() {
             true => self.line(),
             false => self.rows,

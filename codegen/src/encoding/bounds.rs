@@ -3,7 +3,7 @@
 //! The emulator's reference and the bench, which compares results where they are, have them from here.
 
 use crate::dtype::Dtype;
-use crate::encoding::rule::{Rule, Scale};
+use crate::encoding::rule::{Scale, ScaleRule};
 
 /// Relative error of an amax where it is not exact, beside its bound: a rounding to f32.
 const ROUNDING: f64 = 2.0 / 16_777_216.0;
@@ -75,9 +75,9 @@ impl Magnitude {
 ///
 /// ```
 /// use counterflow_codegen::bounds::{Made, Magnitude};
-/// use counterflow_codegen::rule::{Fp8, Rule};
+/// use counterflow_codegen::rule::{Fp8, ScaleRule};
 ///
-/// let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
+/// let rule = ScaleRule::transformer_engine(Fp8::E4M3).powers_of_two();
 /// let made = Made::of(&rule, &Magnitude::of([(3.0, 0.25)], rule.keeps_nan()));
 /// assert_eq!((made.multiplier, made.stored), ((128.0, 0.0), (1.0 / 128.0, 0.0)));
 /// assert!(made.share(1.0 / 128.0) == 0.0 && made.share(1.0 / 64.0) > 1.0);
@@ -95,7 +95,7 @@ pub struct Made {
 
 impl Made {
     /// Scale of an amax. A scale grows with its amax, or falls, but for an amax of zero.
-    pub fn of(rule: &Rule, amax: &Magnitude) -> Made {
+    pub fn of(rule: &ScaleRule, amax: &Magnitude) -> Made {
         let Magnitude { value, least, most } = *amax;
         #[expect(clippy::cast_possible_truncation, reason = "an amax is rounded to f32")]
         let scale = |amax: f64| rule.of_block(amax as f32, Dtype::F32);
@@ -131,7 +131,7 @@ impl Made {
     }
 
     /// Loss of a number by the least code, however small the number is.
-    pub fn least_code(&self, rule: &Rule) -> f64 {
+    pub fn least_code(&self, rule: &ScaleRule) -> f64 {
         (self.stored.0 + self.stored.1) * rule.to.dtype().half_subnormal()
     }
 }
@@ -149,12 +149,12 @@ fn both(scale: Scale) -> [f64; 2] {
 /// multiplier is the reciprocal of the scale but for a rounding, and each product is rounded in f32.
 ///
 /// ```
-/// use counterflow_codegen::{bounds, rule::{Fp8, Rule}};
+/// use counterflow_codegen::{bounds, rule::{Fp8, ScaleRule}};
 ///
-/// let loses = bounds::of_codes(&Rule::transformer_engine(Fp8::E4M3));
+/// let loses = bounds::of_codes(&ScaleRule::transformer_engine(Fp8::E4M3));
 /// assert!(loses > 1.0 / 16.0 && loses < 1.001 / 16.0);
 /// ```
-pub fn of_codes(rule: &Rule) -> f64 {
+pub fn of_codes(rule: &ScaleRule) -> f64 {
     let single = Dtype::F32.unit_roundoff();
     (1.0 + rule.to.dtype().unit_roundoff()) * (1.0 + single).powi(3) - 1.0
 }

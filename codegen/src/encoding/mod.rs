@@ -11,7 +11,7 @@ use crate::dtype::Dtype;
 pub use asked::{Asked, Encodings, Tensors};
 pub use block::{PROMOTION_INTERVAL, ScaleBlock};
 pub use granularity::Granularity;
-use rule::Rule;
+use rule::ScaleRule;
 pub use scales::Scales;
 use std::fmt;
 
@@ -33,7 +33,7 @@ pub enum Scaling {
     /// products of it are divided by it.
     Given(Along),
     /// Stores compute it by that rule, for each block of an output or of partial sums ([`Scaling::blocks`]).
-    Computed(Rule),
+    Computed(ScaleRule),
 }
 
 impl Scaling {
@@ -47,7 +47,7 @@ impl Scaling {
     }
 
     /// The rule by which stores compute it, if they do.
-    pub const fn rule(self) -> Option<Rule> {
+    pub const fn rule(self) -> Option<ScaleRule> {
         match self {
             Scaling::Computed(rule) => Some(rule),
             Scaling::Given(_) => None,
@@ -87,7 +87,7 @@ pub enum Along {
     Columns,
     /// None has: each block of the operand has one, which goes into every sum over the columns of a block. Rows of the plane are
     /// blocks of K for blocks of one row, and its columns the operand's rows; otherwise they are blocks of the operand's rows and of
-    /// K. Lines of the plane are padded ([`ScaleBlock::line`]). Where scales of blocks of one row travel, each chunk is a plane of
+    /// K. Lines of the plane are padded ([`ScaleBlock::line`]). Where scales of blocks of one row travel, each shard is a plane of
     /// its own, and in a kernel the rows are the operand's, which lie side by side in memory.
     Blocks(ScaleBlock),
 }

@@ -99,30 +99,30 @@ impl Convention {
     }
 }
 
-/// Rule by which an amax becomes a scale. Its text has all but the type of the codes.
+/// ScaleRule by which an amax becomes a scale. Its text has all but the type of the codes.
 ///
 /// ```
 /// use counterflow_codegen::dtype::Dtype;
-/// use counterflow_codegen::rule::{Convention, Fp8, Rule};
+/// use counterflow_codegen::rule::{Convention, Fp8, ScaleRule};
 ///
-/// let theirs = Rule::transformer_engine(Fp8::E4M3);
+/// let theirs = ScaleRule::transformer_engine(Fp8::E4M3);
 /// let exact = theirs.of_tensor(3.0);
 /// assert_eq!((exact.multiplier, exact.stored), (448.0 / 3.0, 1.0 / (448.0f32 / 3.0)));
 /// assert_eq!(theirs.powers_of_two().of_tensor(3.0).multiplier, 128.0); // rounded down
 ///
-/// let deep = Rule::deep_gemm();
+/// let deep = ScaleRule::deep_gemm();
 /// assert_eq!(deep.convention, Convention::DeepGemm);
 /// assert_eq!(deep.of_block(0.0, Dtype::Bf16).stored, 1e-4 / 448.0); // its eps
 /// assert_eq!(deep.powers_of_two().of_block(3.0, Dtype::Bf16).stored, 1.0 / 128.0); // rounded up
 /// assert_eq!(theirs.with_eps(1e-4).of_tensor(0.0).multiplier, 448.0 / 1e-4);
 ///
 /// for (text, rule) in [("te+pow2", theirs.powers_of_two()), ("deepgemm+eps=0.5", deep.with_eps(0.5))] {
-///     assert_eq!((rule.to_string(), Rule::parse(text, Fp8::E4M3)), (text.to_owned(), Some(rule)));
+///     assert_eq!((rule.to_string(), ScaleRule::parse(text, Fp8::E4M3)), (text.to_owned(), Some(rule)));
 /// }
-/// assert_eq!(Rule::parse("te+eps=-1", Fp8::E4M3), None);
+/// assert_eq!(ScaleRule::parse("te+eps=-1", Fp8::E4M3), None);
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Rule {
+pub struct ScaleRule {
     /// The type of the codes.
     pub to: Fp8,
     /// Convention of the arithmetic.
@@ -136,9 +136,9 @@ pub struct Rule {
 /// A scale, as it is used and as it is stored.
 ///
 /// ```
-/// use counterflow_codegen::rule::{Fp8, Rule, Scale};
+/// use counterflow_codegen::rule::{Fp8, ScaleRule, Scale};
 ///
-/// let scale: Scale = Rule::transformer_engine(Fp8::E5M2).powers_of_two().of_tensor(1.0);
+/// let scale: Scale = ScaleRule::transformer_engine(Fp8::E5M2).powers_of_two().of_tensor(1.0);
 /// assert_eq!(scale.multiplier * scale.stored, 1.0);
 /// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -149,10 +149,10 @@ pub struct Scale {
     pub stored: f32,
 }
 
-impl Rule {
+impl ScaleRule {
     /// TransformerEngine's, with its defaults for tensors: no eps, any scale. Its blocks have powers of two by default.
-    pub const fn transformer_engine(to: Fp8) -> Rule {
-        Rule {
+    pub const fn transformer_engine(to: Fp8) -> ScaleRule {
+        ScaleRule {
             to,
             convention: Convention::TransformerEngine,
             power_of_two: false,
@@ -161,8 +161,8 @@ impl Rule {
     }
 
     /// DeepGEMM's, which is of e4m3 alone.
-    pub const fn deep_gemm() -> Rule {
-        Rule {
+    pub const fn deep_gemm() -> ScaleRule {
+        ScaleRule {
             to: Fp8::E4M3,
             convention: Convention::DeepGemm,
             power_of_two: false,
@@ -172,8 +172,8 @@ impl Rule {
 
     /// Makes scales powers of two.
     #[must_use]
-    pub const fn powers_of_two(self) -> Rule {
-        Rule {
+    pub const fn powers_of_two(self) -> ScaleRule {
+        ScaleRule {
             power_of_two: true,
             ..self
         }
@@ -181,17 +181,17 @@ impl Rule {
 
     /// Sets another eps.
     #[must_use]
-    pub const fn with_eps(self, eps: f32) -> Rule {
-        Rule { eps, ..self }
+    pub const fn with_eps(self, eps: f32) -> ScaleRule {
+        ScaleRule { eps, ..self }
     }
 
     /// The rule that a text says: a convention, and what differs from its defaults, `te`, `deepgemm+pow2`, `te+pow2+eps=1e-6`.
-    pub fn parse(text: &str, to: Fp8) -> Option<Rule> {
+    pub fn parse(text: &str, to: Fp8) -> Option<ScaleRule> {
         let mut words = text.split('+');
         let first = words.next()?;
         let mut all = Convention::ALL.into_iter();
         let convention = all.find(|convention| convention.name() == first)?;
-        let rule = Rule {
+        let rule = ScaleRule {
             to,
             convention,
             power_of_two: false,
@@ -209,11 +209,11 @@ impl Rule {
     /// The larger of an amax and the absolute value of an element. NaN is not seen, or stays.
     ///
     /// ```
-    /// use counterflow_codegen::rule::{Fp8, Rule};
+    /// use counterflow_codegen::rule::{Fp8, ScaleRule};
     ///
-    /// let theirs = Rule::transformer_engine(Fp8::E4M3);
+    /// let theirs = ScaleRule::transformer_engine(Fp8::E4M3);
     /// assert_eq!((theirs.larger(2.0, -3.0), theirs.larger(2.0, f32::NAN)), (3.0, 2.0));
-    /// let deep = Rule::deep_gemm();
+    /// let deep = ScaleRule::deep_gemm();
     /// assert!(deep.keeps_nan() && deep.larger(2.0, f32::NAN).is_nan());
     /// ```
     pub fn larger(&self, amax: f32, value: f32) -> f32 {
@@ -227,10 +227,10 @@ impl Rule {
     /// many as are left, by their scale. Gives what is stored of these: for each 128 columns a line with a number a row.
     ///
     /// ```
-    /// use counterflow_codegen::rule::{Fp8, Rule};
+    /// use counterflow_codegen::rule::{Fp8, ScaleRule};
     ///
     /// let mut values = [[2.0; 128], [7.0; 128]].concat();
-    /// let scales = Rule::transformer_engine(Fp8::E4M3).scale_lines(&mut values, 256);
+    /// let scales = ScaleRule::transformer_engine(Fp8::E4M3).scale_lines(&mut values, 256);
     /// assert_eq!((values[0], values[255], scales), (448.0, 448.0, vec![1.0 / 224.0, 1.0 / 64.0]));
     /// ```
     pub fn scale_lines(&self, values: &mut [f32], columns: usize) -> Vec<f32> {
@@ -250,7 +250,7 @@ impl Rule {
         scales
     }
 
-    /// Blocks whose scales stores compute by it, and [`Rule::scale_lines`].
+    /// Blocks whose scales stores compute by it, and [`ScaleRule::scale_lines`].
     pub(crate) const fn block(&self) -> ScaleBlock {
         ScaleBlock::F32_1X128
     }
@@ -332,10 +332,10 @@ fn power_above(value: f32) -> f32 {
     f32::from_bits(exponent.clamp(1, 254) << 23)
 }
 
-impl Rule {
+impl ScaleRule {
     /// Key that distinguishes rules: eps by its bits.
     const fn key(&self) -> (Fp8, Convention, bool, u32) {
-        let Rule {
+        let ScaleRule {
             to,
             convention,
             power_of_two,
@@ -345,33 +345,33 @@ impl Rule {
     }
 }
 
-impl PartialEq for Rule {
+impl PartialEq for ScaleRule {
     fn eq(&self, other: &Self) -> bool {
         self.key() == other.key()
     }
 }
 
-impl Eq for Rule {}
+impl Eq for ScaleRule {}
 
-impl Hash for Rule {
+impl Hash for ScaleRule {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.key().hash(state);
     }
 }
 
-impl PartialOrd for Rule {
+impl PartialOrd for ScaleRule {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Rule {
+impl Ord for ScaleRule {
     fn cmp(&self, other: &Self) -> Ordering {
         self.key().cmp(&other.key())
     }
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for ScaleRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.convention.name())?;
         if self.power_of_two {

@@ -15,15 +15,15 @@ use super::{Along, ScaleBlock};
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Scales {
-    /// One number for all of an operand. Of one that is gathered, the same on every rank: for one of each rank's chunk, all rows of
-    /// a chunk have its number, with [`Scales::PerRow`].
+    /// One number for all of an operand. Of one that is gathered, the same on every rank: for one of each rank's shard, all rows of
+    /// a shard have its number, with [`Scales::PerRow`].
     PerTensor,
     /// One number for each row of an operand, which has K along it: for each row of the product of `x`, and for each column of
     /// `w`. Those of an operand that is gathered travel with its rows.
     PerRow,
     /// One number for each 1×128 of the first operand, and for each 128×128 of the second: an activation by a weight. K is divided
     /// from its start on, and the last block may be short. Those of an operand that is gathered travel with its rows, of which
-    /// ranks have chunks of a multiple of 4 (1×128) or of 128 (128×128).
+    /// ranks have shards of a multiple of 4 (1×128) or of 128 (128×128).
     Blocks1d2d,
     /// One number for each 128×128 of the first operand, and for each 1×128 of the second.
     Blocks2d1d,

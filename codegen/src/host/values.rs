@@ -10,9 +10,9 @@ use crate::warp::{Expr, Field, MOST_STEPS, MapId, OrderId, Pipeline, Values, Vie
 /// The numbers of a tensor map, in elements and bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapShape {
-    /// {columns, rows in a chunk, chunks or slots, ranks}. The first two are swapped if rows are contiguous.
+    /// {columns, rows in a shard, shards or slots, ranks}. The first two are swapped if rows are contiguous.
     pub dims: [u64; 4],
-    /// Bytes from a row to the next and from a chunk to the next. From a rank to the next it is the heap's stride.
+    /// Bytes from a row to the next and from a shard to the next. From a rank to the next it is the heap's stride.
     pub strides: [u64; 2],
     /// {columns, rows, 1, 1} of a box.
     pub boxed: [u32; 4],
@@ -41,8 +41,8 @@ impl Pipeline {
         let geometry = &plan.geometry;
         Some(match field {
             Field::Size(dim) => size(plan, dim).into(),
-            Field::ChunkRows(dim) => geometry.chunk_rows(dim).into(),
-            Field::PartialChunk(dim) => partial_chunk(plan, dim).into(),
+            Field::ShardRows(dim) => geometry.shard_rows(dim).into(),
+            Field::PartialShard(dim) => partial_shard(plan, dim).into(),
             Field::Me => rank.into(),
             Field::World => geometry.world.into(),
             Field::First(counter) => first_cell(plan, counter).into(),
@@ -104,7 +104,7 @@ impl Pipeline {
         })
     }
 
-    /// A map's numbers on `rank`. The sibling for the partial chunk, `short`, has a shape even without such a chunk.
+    /// A map's numbers on `rank`. The sibling for the partial shard, `short`, has a shape even without such a shard.
     pub fn map_shape(&self, map: MapId, short: bool, plan: &Plan, rank: u32) -> MapShape {
         let map = self.map(map);
         let buffer = &self.kernel.buffers[map.tensor.index()];
@@ -112,54 +112,54 @@ impl Pipeline {
         let columns = u64::from(geometry.size(buffer.columns));
         let pitch = plan.pitch(&self.kernel, map.tensor);
         let divided = map.divided(&self.kernel);
-        // Of what the ranks divide: elements of a full chunk, and how many chunks there are.
-        let of_chunk = u64::from(geometry.chunk_rows(divided));
-        let (world, chunks) = (
+        // Of what the ranks divide: elements of a full shard, and how many shards there are.
+        let of_shard = u64::from(geometry.shard_rows(divided));
+        let (world, shards) = (
             u64::from(geometry.world),
-            u64::from(geometry.chunks(divided)),
+            u64::from(geometry.shards(divided)),
         );
         let held = u64::from(geometry.held(buffer, rank).len());
         let (long, middle, ranks) = match map.view {
             View::Flat => (held, 1, 1),
-            View::Chunks | View::ColumnChunks => (of_chunk, chunks, 1),
-            View::SharedChunks => (of_chunk, chunks, world),
-            View::SharedSlots => (of_chunk, u64::from(buffer.slots(geometry.world)), world),
-            View::SharedSlotChunks => {
+            View::Shards | View::ColumnShards => (of_shard, shards, 1),
+            View::SharedShards => (of_shard, shards, world),
+            View::SharedSlots => (of_shard, u64::from(buffer.slots(geometry.world)), world),
+            View::SharedSlotShards => {
                 let slots = u64::from(buffer.slots(geometry.world));
-                (of_chunk, slots * chunks, world)
+                (of_shard, slots * shards, world)
             }
-            View::SharedChunk => (of_chunk, 1, world),
+            View::SharedShard => (of_shard, 1, world),
             View::SharedRows => {
                 let rows = u64::from(geometry.size(buffer.rows));
                 (rows, u64::from(buffer.slots(geometry.world)), world)
             }
         };
-        let partial_chunk = partial_chunk(plan, divided);
-        let long = if short && partial_chunk < geometry.world {
-            geometry.chunk(divided, partial_chunk).len().into()
+        let partial_shard = partial_shard(plan, divided);
+        let long = if short && partial_shard < geometry.world {
+            geometry.shard(divided, partial_shard).len().into()
         } else {
             long
         };
         let (rows, across, plane) = match map.view {
-            View::ColumnChunks => (held, long, of_chunk * u64::from(buffer.dtype.bytes())),
+            View::ColumnShards => (held, long, of_shard * u64::from(buffer.dtype.bytes())),
             View::Flat
-            | View::Chunks
-            | View::SharedChunks
+            | View::Shards
+            | View::SharedShards
             | View::SharedSlots
-            | View::SharedSlotChunks
-            | View::SharedChunk
+            | View::SharedSlotShards
+            | View::SharedShard
             | View::SharedRows => {
-                // If rows are contiguous, every chunk is a separate matrix, whose lines are its columns.
+                // If rows are contiguous, every shard is a separate matrix, whose lines are its columns.
                 let lines = match map.view {
                     _ if buffer.mn_major => columns,
-                    View::SharedRows => of_chunk * chunks,
+                    View::SharedRows => of_shard * shards,
                     View::Flat
-                    | View::Chunks
-                    | View::ColumnChunks
-                    | View::SharedChunks
+                    | View::Shards
+                    | View::ColumnShards
+                    | View::SharedShards
                     | View::SharedSlots
-                    | View::SharedSlotChunks
-                    | View::SharedChunk => of_chunk,
+                    | View::SharedSlotShards
+                    | View::SharedShard => of_shard,
                 };
                 (long, columns, lines.max(1) * pitch)
             }
@@ -196,7 +196,7 @@ impl Pipeline {
             visit(&role.body, &mut |op| {
                 if let OpKind::Copy { src, .. } = &op.kind {
                     let buffer = &self.kernel.buffers[src.buffer.index()];
-                    bytes += u64::from(geometry.chunk_rows(buffer.rows))
+                    bytes += u64::from(geometry.shard_rows(buffer.rows))
                         * u64::from(geometry.size(buffer.columns))
                         * u64::from(buffer.dtype.bytes());
                 }
@@ -246,12 +246,12 @@ fn first_cell(plan: &Plan, counter: CounterId) -> u32 {
     before.sum()
 }
 
-/// The partial chunk. The world size if there is none.
-fn partial_chunk(plan: &Plan, dim: DimId) -> u32 {
+/// The partial shard. The world size if there is none.
+fn partial_shard(plan: &Plan, dim: DimId) -> u32 {
     let geometry = &plan.geometry;
     let short =
-        |chunk: &u32| (1..geometry.chunk_rows(dim)).contains(&geometry.chunk(dim, *chunk).len());
-    (0..geometry.chunks(dim))
+        |shard: &u32| (1..geometry.shard_rows(dim)).contains(&geometry.shard(dim, *shard).len());
+    (0..geometry.shards(dim))
         .find(short)
         .unwrap_or(geometry.world)
 }
@@ -270,9 +270,9 @@ impl Values for Numbers<'_> {
     fn field(&self, field: Field) -> u32 {
         match field {
             Field::Size(dim) => size(self.plan, dim),
-            Field::ChunkRows(dim) => self.plan.geometry.chunk_rows(dim),
+            Field::ShardRows(dim) => self.plan.geometry.shard_rows(dim),
             Field::World => self.plan.geometry.world,
-            Field::PartialChunk(_)
+            Field::PartialShard(_)
             | Field::Me
             | Field::First(_)
             | Field::CellRows(_)
@@ -288,8 +288,8 @@ impl Values for Numbers<'_> {
             | Field::Vector(_) => 0,
         }
     }
-    fn rows_of(&self, dim: DimId, chunk: u32) -> u32 {
-        self.plan.geometry.chunk(dim, chunk).len()
+    fn rows_of(&self, dim: DimId, shard: u32) -> u32 {
+        self.plan.geometry.shard(dim, shard).len()
     }
     fn ordered(&self, _: OrderId, _: u32) -> u32 {
         0

@@ -151,7 +151,7 @@ pub enum FailureKind {
         /// Writer of what was found.
         writer: Site,
     },
-    /// A rectangle outside the rank's memory, over the end of a chunk, or of another size than its counterpart.
+    /// A rectangle outside the rank's memory, over the end of a shard, or of another size than its counterpart.
     OutOfBounds {
         /// The access.
         by: Site,

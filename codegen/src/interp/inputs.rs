@@ -8,7 +8,7 @@ use crate::program::{Program, TensorId};
 use crate::shape::Extent;
 use ndarray::{ArcArray2, Array2, Axis};
 
-/// By rank and tensor: the rank's own chunk of a gathered tensor, all of any other tensor whose contents count,
+/// By rank and tensor: the rank's own shard of a gathered tensor, all of any other tensor whose contents count,
 /// otherwise nothing. Each number is one of f32.
 pub(super) struct Inputs {
     tables: Vec<ArcArray2<f32>>,
@@ -82,7 +82,7 @@ impl Inputs {
                     continue;
                 }
                 let rows = if tensor.usage.is_gathered() {
-                    sizes.chunk(index, rank)
+                    sizes.shard(index, rank)
                 } else {
                     sizes.held(index, rank)
                 };
@@ -135,10 +135,10 @@ impl Inputs {
         if !self.gathered[tensor] {
             return self.own(rank, tensor).mapv(f64::from);
         }
-        let chunks: Vec<_> = (0..self.world)
+        let shards: Vec<_> = (0..self.world)
             .map(|rank| self.own(rank as u32, tensor).mapv(f64::from))
             .collect();
-        let chunks: Vec<_> = chunks.iter().map(|chunk| chunk.view()).collect();
-        ndarray::concatenate(Axis(0), &chunks).expect("chunks have the same columns")
+        let shards: Vec<_> = shards.iter().map(|shard| shard.view()).collect();
+        ndarray::concatenate(Axis(0), &shards).expect("shards have the same columns")
     }
 }

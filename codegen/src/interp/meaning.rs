@@ -338,7 +338,7 @@ impl<'a> Ranks<'a> {
                 let filled = tensor.usage.counts_before().then(|| {
                     let gathered = tensor.usage.is_gathered();
                     let rows = if gathered {
-                        sizes.chunk(index, rank)
+                        sizes.shard(index, rank)
                     } else {
                         held.clone()
                     };

@@ -29,7 +29,7 @@ pub struct Input<'a> {
     pub tensor: TensorId,
     /// Name of the tensor.
     pub name: &'a str,
-    /// The rows: the rank's own chunk of a gathered tensor, all of another.
+    /// The rows: the rank's own shard of a gathered tensor, all of another.
     pub rows: Extent,
     /// Number of columns.
     pub columns: u32,

@@ -1,7 +1,7 @@
 //! The reference for a launch's outputs, in f64.
 //!
 //! - If the user gave the program a reference, that is used.
-//! - A `Gathered` input is the concatenation of the ranks' chunks. A `Gathered` output, `Scattered`, `Reduced`, `Exchanged` and `Accumulated` are what their type
+//! - A `Gathered` input is the concatenation of the ranks' shards. A `Gathered` output, `ReduceScattered`, `AllReduced`, `AllToAll` and `Accumulated` are what their type
 //!   promises ([`whole`]), whatever the schedule does to keep it. If the promise is open, nothing is compared.
 //! - `Out` is what the program's statements compute, one after another ([`super::meaning`]).
 //!

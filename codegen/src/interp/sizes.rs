@@ -1,4 +1,4 @@
-//! Sizes from the program alone: tensors, chunks and items.
+//! Sizes from the program alone: tensors, shards and items.
 
 use crate::dtype::Dtype;
 use crate::encoded::elements;
@@ -27,8 +27,8 @@ pub(super) struct Sizes<'p> {
     /// Rows and columns, by tensor.
     sides: Vec<[u32; 2]>,
     /// True for rows and for columns that are divided over the ranks, by tensor.
-    chunked: Vec<[bool; 2]>,
-    /// Numbers that their chunks are multiples of.
+    sharded: Vec<[bool; 2]>,
+    /// Numbers that their shards are multiples of.
     units: Vec<[u32; 2]>,
 }
 
@@ -102,23 +102,23 @@ impl<'p> Sizes<'p> {
                 Some(Side::Rows) | None => [rows, depth],
             }
         };
-        let chunked = |tensor: usize, side: usize| {
+        let sharded = |tensor: usize, side: usize| {
             let alike = |other: &usize| same.label(*other, ROWS) == same.label(tensor, side);
             let mut alike = (0..program.tensors.len()).filter(alike);
-            alike.any(|other| program.tensors[other].usage.chunked())
+            alike.any(|other| program.tensors[other].usage.sharded())
         };
         let dtypes = elements(program, variant);
-        // A chunk of rows that have scales of blocks is whole multiples of what those ask for, and one of columns of which a
+        // A shard of rows that have scales of blocks is whole multiples of what those ask for, and one of columns of which a
         // launch makes scales is of blocks.
         let of_scales = |tensor: usize, side: usize| {
             let units = program.tensors.iter().filter_map(|scale| {
-                let (of, own, unit) = scale.usage.chunk_unit()?;
+                let (of, own, unit) = scale.usage.shard_unit()?;
                 let has = same.label(of.index(), own as usize);
                 (has == same.label(tensor, side)).then_some(unit)
             });
             units.max().unwrap_or(1)
         };
-        // A chunk of columns is whole multiples of 16 bytes in every tensor that has them.
+        // A shard of columns is whole multiples of 16 bytes in every tensor that has them.
         let unit = |tensor: usize, side: usize| {
             let alike = |other: &usize| {
                 let repeated = program.tensors[*other].usage.is_repeated();
@@ -136,9 +136,9 @@ impl<'p> Sizes<'p> {
             world: variant.world,
             labels: same.labels.clone(),
             sides: tensors.clone().map(sides).collect(),
-            chunked: tensors
+            sharded: tensors
                 .clone()
-                .map(|tensor| [ROWS, COLUMNS].map(|side| chunked(tensor, side)))
+                .map(|tensor| [ROWS, COLUMNS].map(|side| sharded(tensor, side)))
                 .collect(),
             units: tensors
                 .map(|tensor| [ROWS, COLUMNS].map(|side| unit(tensor, side)))
@@ -171,17 +171,17 @@ impl<'p> Sizes<'p> {
         self.sides[tensor][COLUMNS]
     }
 
-    /// The rows of a chunk: short or empty at the end.
-    pub fn chunk(&self, tensor: usize, chunk: u32) -> Range<u32> {
-        self.part(tensor, ROWS, chunk)
+    /// The rows of a shard: short or empty at the end.
+    pub fn shard(&self, tensor: usize, shard: u32) -> Range<u32> {
+        self.part(tensor, ROWS, shard)
     }
 
-    /// Part of a side that a chunk has: all, if that is not divided.
-    fn part(&self, tensor: usize, side: usize, chunk: u32) -> Range<u32> {
+    /// Part of a side that a shard has: all, if that is not divided.
+    fn part(&self, tensor: usize, side: usize, shard: u32) -> Range<u32> {
         let size = self.sides[tensor][side];
-        // Rows before columns: what is divided by both has whole columns in every chunk of its rows.
-        let other = side == COLUMNS && self.chunked[tensor][ROWS];
-        if other || !self.chunked[tensor][side] {
+        // Rows before columns: what is divided by both has whole columns in every shard of its rows.
+        let other = side == COLUMNS && self.sharded[tensor][ROWS];
+        if other || !self.sharded[tensor][side] {
             return 0..size;
         }
         let unit = self.units[tensor][side];
@@ -189,15 +189,15 @@ impl<'p> Sizes<'p> {
             .div_ceil(self.world.max(1))
             .div_ceil(unit)
             .saturating_mul(unit);
-        let at = |chunk: u32| full.saturating_mul(chunk).min(size);
-        at(chunk)..at(chunk + 1)
+        let at = |shard: u32| full.saturating_mul(shard).min(size);
+        at(shard)..at(shard + 1)
     }
 
     /// The rows that a rank holds.
     pub fn held(&self, tensor: usize, rank: u32) -> Range<u32> {
-        let own = self.program.tensors[tensor].usage.is_own_chunk();
-        if own && self.chunked[tensor][ROWS] {
-            self.chunk(tensor, rank)
+        let own = self.program.tensors[tensor].usage.is_own_shard();
+        if own && self.sharded[tensor][ROWS] {
+            self.shard(tensor, rank)
         } else {
             0..self.sides[tensor][ROWS]
         }
@@ -213,7 +213,7 @@ impl<'p> Sizes<'p> {
 
     fn block(&self, partition: PartitionId) -> (Option<u32>, Option<u32>) {
         match self.program.partitions[partition.index()].block {
-            Block::Pieces { rows } => (Some(self.one(rows)), None),
+            Block::Chunks { rows } => (Some(self.one(rows)), None),
             Block::Panels { columns } => (None, Some(self.one(columns))),
             Block::Tiles { shape } => match self.setting(shape) {
                 Setting::Pair(rows, columns) => (Some(rows), Some(columns)),
@@ -233,15 +233,15 @@ impl<'p> Sizes<'p> {
     /// True if a side of a partition is divided over the ranks.
     pub fn divides(&self, partition: PartitionId, side: Side) -> bool {
         let Partition { tensor, across, .. } = self.program.partitions[partition.index()];
-        let [rows, columns] = self.chunked[tensor.index()].map(|divided| divided && !across);
+        let [rows, columns] = self.sharded[tensor.index()].map(|divided| divided && !across);
         match side {
             Side::Rows => rows,
             Side::Columns => columns && !rows,
         }
     }
 
-    /// Chunks of a partition.
-    pub fn chunks_of(&self, partition: PartitionId) -> u32 {
+    /// Shards of a partition.
+    pub fn shards_of(&self, partition: PartitionId) -> u32 {
         let divided = Side::ALL.map(|side| self.divides(partition, side));
         if divided.contains(&true) {
             self.world
@@ -250,20 +250,20 @@ impl<'p> Sizes<'p> {
         }
     }
 
-    /// Part of a side that the items of a chunk have: all of it where they are across shards.
-    fn part_of(&self, partition: PartitionId, side: usize, chunk: u32) -> Range<u32> {
+    /// Part of a side that the items of a shard have: all of it where they are across shards.
+    fn part_of(&self, partition: PartitionId, side: usize, shard: u32) -> Range<u32> {
         let Partition { tensor, across, .. } = self.program.partitions[partition.index()];
         match across {
             true => 0..self.sides[tensor.index()][side],
-            false => self.part(tensor.index(), side, chunk),
+            false => self.part(tensor.index(), side, shard),
         }
     }
 
-    /// The items of one chunk, as rows and columns of them.
-    pub fn grid(&self, partition: PartitionId, chunk: u32) -> (u32, u32) {
+    /// The items of one shard, as rows and columns of them.
+    pub fn grid(&self, partition: PartitionId, shard: u32) -> (u32, u32) {
         let (rows, columns) = self.block(partition);
         let count = |side: usize, block: Option<u32>| {
-            let size = self.part_of(partition, side, chunk).len() as u32;
+            let size = self.part_of(partition, side, shard).len() as u32;
             block.map_or(u32::from(size > 0), |block| size.div_ceil(block))
         };
         (count(ROWS, rows), count(COLUMNS, columns))
@@ -280,9 +280,9 @@ impl<'p> Sizes<'p> {
             }
         };
         (
-            cut(self.part_of(partition, ROWS, item.chunk), rows, item.row),
+            cut(self.part_of(partition, ROWS, item.shard), rows, item.row),
             cut(
-                self.part_of(partition, COLUMNS, item.chunk),
+                self.part_of(partition, COLUMNS, item.shard),
                 columns,
                 item.column,
             ),
@@ -307,10 +307,10 @@ impl<'p> Sizes<'p> {
     }
 }
 
-/// An item's chunk, and its position in the chunk's grid.
+/// An item's shard, and its position in the shard's grid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Item {
-    pub chunk: u32,
+    pub shard: u32,
     pub row: u32,
     pub column: u32,
 }

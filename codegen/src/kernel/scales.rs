@@ -1,7 +1,7 @@
 //! Scales among a kernel's tensors.
 
 use super::Kernel;
-use crate::encoding::rule::Rule;
+use crate::encoding::rule::ScaleRule;
 use crate::encoding::{Encoding, ScaleBlock};
 use crate::program::{TensorId, Usage};
 
@@ -51,7 +51,7 @@ impl Kernel {
     /// let kernel = lower(&example::ag_gemm(), &fp8)?;
     /// let (scale, x) = (Some(Scaling::Given(Along::Rows)), kernel.encoding(TensorId(0)));
     /// assert_eq!(x, Encoding { element: Dtype::E4M3, scale, amax: false });
-    /// assert_eq!(kernel.partial_sums(), None); // nothing is added up on its way
+    /// assert_eq!(kernel.quantised_reduction(), None); // nothing is added up on its way
     /// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
     /// ```
     pub fn encoding(&self, tensor: TensorId) -> Encoding {
@@ -71,17 +71,17 @@ impl Kernel {
     }
 
     /// The rule by which stores make the scales of a plane.
-    pub(crate) fn rule_of(&self, plane: TensorId) -> Option<Rule> {
+    pub(crate) fn rule_of(&self, plane: TensorId) -> Option<ScaleRule> {
         self.buffers[plane.index()].usage.rule()
     }
 
     /// The rule by which stores compute scales, if they do: one for all.
-    pub(crate) fn rule(&self) -> Option<Rule> {
+    pub(crate) fn rule(&self) -> Option<ScaleRule> {
         (self.buffers.iter()).find_map(|buffer| buffer.usage.rule())
     }
 
     /// The rule by which partial sums travel in FP8, if they do.
-    pub fn partial_sums(&self) -> Option<Rule> {
+    pub fn quantised_reduction(&self) -> Option<ScaleRule> {
         let mut scratch = self.buffers.iter().filter(|buffer| buffer.is_scratch());
         scratch.find_map(|buffer| buffer.usage.rule())
     }

@@ -13,7 +13,7 @@ impl Partition {
         }
     }
 
-    /// Elements of an item along a side; `None`: all of the chunk.
+    /// Elements of an item along a side; `None`: all of the shard.
     pub const fn block(&self, side: Side) -> Option<u32> {
         match side {
             Side::Rows => self.row_block,
@@ -31,32 +31,32 @@ impl Partition {
         Side::ALL.into_iter().find(|side| self.dim(*side) == dim)
     }
 
-    /// Side that its chunks divide: its rows if ranks divide those, or else its columns. Its other side is whole in
-    /// every chunk, also where ranks divide that elsewhere.
-    pub(crate) fn chunked_side(&self, chunked: impl Fn(DimId) -> bool) -> Option<Side> {
+    /// Side that its shards divide: its rows if ranks divide those, or else its columns. Its other side is whole in
+    /// every shard, also where ranks divide that elsewhere.
+    pub(crate) fn sharded_side(&self, sharded: impl Fn(DimId) -> bool) -> Option<Side> {
         let mut sides = Side::ALL.into_iter().filter(|_| !self.across);
-        sides.find(|side| chunked(self.dim(*side)))
+        sides.find(|side| sharded(self.dim(*side)))
     }
 
-    /// Chunks whose items hold a side of one of another partition's items.
-    pub(crate) fn chunk_of(
+    /// Shards whose items hold a side of one of another partition's items.
+    pub(crate) fn shard_of(
         &self,
         (items, side): (&Partition, Side),
-        chunked: impl Fn(DimId) -> bool,
-    ) -> WhichChunk {
+        sharded: impl Fn(DimId) -> bool,
+    ) -> WhichShard {
         let along = self.side_of(items.dim(side));
-        match self.chunked_side(&chunked) {
-            None => WhichChunk::Only,
-            own if own == along && items.chunked_side(&chunked) == Some(side) => WhichChunk::Items,
-            Some(own) if items.across && along == Some(own) => WhichChunk::Each,
-            Some(_) => WhichChunk::Several,
+        match self.sharded_side(&sharded) {
+            None => WhichShard::Only,
+            own if own == along && items.sharded_side(&sharded) == Some(side) => WhichShard::Items,
+            Some(own) if items.across && along == Some(own) => WhichShard::Each,
+            Some(_) => WhichShard::Several,
         }
     }
 }
 
-/// Chunk of a partition that something is in.
+/// Shard of a partition that something is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum WhichChunk {
+pub(crate) enum WhichShard {
     /// There is only one.
     Only,
     /// In that of the item.
@@ -84,25 +84,25 @@ impl Kernel {
     /// # use counterflow_codegen::{lower::lower, program::{PartitionId, Side}, variant::Variant};
     /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
     /// let kernel = lower(&example::ag_gemm(), &Variant::new(2))?;
-    /// let pieces = PartitionId(0);
-    /// assert_eq!(kernel.chunked_side(pieces), Some(Side::Rows), "each rank has some rows of x");
-    /// assert!(!kernel.is_chunked_along(pieces, Side::Columns));
-    /// assert!(kernel.is_chunked(kernel.partitions[0].rows));
+    /// let chunks = PartitionId(0);
+    /// assert_eq!(kernel.sharded_side(chunks), Some(Side::Rows), "each rank has some rows of x");
+    /// assert!(!kernel.is_sharded_along(chunks, Side::Columns));
+    /// assert!(kernel.is_sharded(kernel.partitions[0].rows));
     /// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
     /// ```
-    pub fn is_chunked(&self, dim: DimId) -> bool {
-        self.dims[usize::from(dim.0)].chunked
+    pub fn is_sharded(&self, dim: DimId) -> bool {
+        self.dims[usize::from(dim.0)].sharded
     }
 
-    /// True if the chunk that a partition's item is in says which shard of a tensor's side its box is in: that side, or the
-    /// blocks of it, are what the partition's chunks divide.
+    /// True if the shard that a partition's item is in says which shard of a tensor's side its box is in: that side, or the
+    /// blocks of it, are what the partition's shards divide.
     pub(crate) fn is_shard_of(&self, partition: PartitionId, tensor: TensorId, side: Side) -> bool {
         let buffer = &self.buffers[tensor.index()];
         let own = match side {
             Side::Rows => buffer.rows,
             Side::Columns => buffer.columns,
         };
-        let by = self.chunked_side(partition);
+        let by = self.sharded_side(partition);
         let by = by.map(|side| self.partitions[partition.index()].dim(side));
         by == Some(own) || by == Some(self.counted_by(own))
     }
@@ -110,7 +110,7 @@ impl Kernel {
     /// True if an item of a partition may have rows of several shards of that dimension, or of blocks of them.
     pub(crate) fn is_across(&self, partition: PartitionId, dim: DimId) -> bool {
         let of = &self.partitions[partition.index()];
-        of.across && self.is_chunked(of.rows) && [dim, self.counted_by(dim)].contains(&of.rows)
+        of.across && self.is_sharded(of.rows) && [dim, self.counted_by(dim)].contains(&of.rows)
     }
 
     /// The size whose blocks a size counts, or itself.
@@ -122,27 +122,27 @@ impl Kernel {
         named.map_or(dim, |at| DimId(at as u16))
     }
 
-    /// The side that a partition's chunks divide: its rows, or else its columns. Its other side is whole in every chunk.
-    pub fn chunked_side(&self, partition: PartitionId) -> Option<Side> {
+    /// The side that a partition's shards divide: its rows, or else its columns. Its other side is whole in every shard.
+    pub fn sharded_side(&self, partition: PartitionId) -> Option<Side> {
         let partition = &self.partitions[partition.index()];
-        partition.chunked_side(|dim| self.is_chunked(dim))
+        partition.sharded_side(|dim| self.is_sharded(dim))
     }
 
-    /// True if the chunks of a partition divide this side of it.
-    pub fn is_chunked_along(&self, partition: PartitionId, side: Side) -> bool {
-        self.chunked_side(partition) == Some(side)
+    /// True if the shards of a partition divide this side of it.
+    pub fn is_sharded_along(&self, partition: PartitionId, side: Side) -> bool {
+        self.sharded_side(partition) == Some(side)
     }
 
-    /// Number that the chunks of a dimension are multiples of: where it is some tensor's columns, the elements of 16
-    /// bytes, so that every chunk of a row starts where TMA can; where it is the rows of one with scales of blocks,
+    /// Number that the shards of a dimension are multiples of: where it is some tensor's columns, the elements of 16
+    /// bytes, so that every shard of a row starts where TMA can; where it is the rows of one with scales of blocks,
     /// what those ask for; and where it is the columns of one that a launch makes scales of, their blocks.
-    pub(crate) fn chunk_unit(&self, dim: DimId) -> u32 {
+    pub(crate) fn shard_unit(&self, dim: DimId) -> u32 {
         let rows_of =
             |buffer: &&super::Buffer| buffer.columns == dim && !buffer.usage.is_repeated();
         let units = self.buffers.iter().filter(rows_of);
         let units = units.map(|buffer| 16 / buffer.dtype.bytes());
         let scales = self.buffers.iter().filter_map(|buffer| {
-            let (of, side, unit) = buffer.usage.chunk_unit()?;
+            let (of, side, unit) = buffer.usage.shard_unit()?;
             let of = &self.buffers[of.index()];
             ([of.rows, of.columns][side as usize] == dim).then_some(unit)
         });

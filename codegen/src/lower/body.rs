@@ -229,7 +229,7 @@ impl<'a> Placer<'a> {
                 | StmtKind::Load { .. }
                 | StmtKind::Store { .. } => self.found.push(
                     mistake(stmt.at, "data is accessed outside a loop over items")
-                        .hint("a CTA works on one item at a time: put this inside `for p in pieces…` or `for t in tiles…`"),
+                        .hint("a CTA works on one item at a time: put this inside `for c in chunks…` or `for t in tiles…`"),
                 ),
             }
         }
@@ -244,17 +244,17 @@ impl<'a> Placer<'a> {
             ));
             return None;
         };
-        let chunked = partition
-            .chunked_side(|dim| self.matched.is_chunked(dim))
+        let sharded = partition
+            .sharded_side(|dim| self.matched.is_sharded(dim))
             .is_some();
-        if let Some(chunk) = &items.chunk {
-            self.rank_expr(chunk, at);
-            if !chunked {
+        if let Some(shard) = &items.shard {
+            self.rank_expr(shard, at);
+            if !sharded {
                 self.found.push(
                     mistake(
                         at,
                         format!(
-                            "`{}` has no chunks: its rows belong to one rank",
+                            "`{}` has no shards: its rows belong to one rank",
                             partition.name
                         ),
                     )
@@ -293,7 +293,7 @@ impl<'a> Placer<'a> {
             at,
             var,
             partition: items.partition,
-            chunk: items.chunk.clone(),
+            shard: items.shard.clone(),
             order,
             selection: items.selection.clone(),
             body,
@@ -395,7 +395,7 @@ impl<'a> Placer<'a> {
                 if src.home == Home::Everywhere {
                     self.found.push(
                         mistake(at, "a copy reads from every rank at once")
-                            .hint("name one rank: `x.on(rank)[p]`"),
+                            .hint("name one rank: `x.on(rank)[c]`"),
                     );
                 }
                 for (place, region) in [(dst, &to), (src, &from)] {

@@ -21,8 +21,8 @@ pub(super) struct Matched {
 
 impl Matched {
     /// True if a dimension is divided over the ranks.
-    pub fn is_chunked(&self, dim: DimId) -> bool {
-        self.dims[usize::from(dim.0)].chunked
+    pub fn is_sharded(&self, dim: DimId) -> bool {
+        self.dims[usize::from(dim.0)].sharded
     }
 }
 
@@ -166,7 +166,7 @@ pub(super) fn match_dims(
             dtype: dtypes[index],
             rows: ids[&classes.of(TensorId(index as u16), Side::Rows)],
             columns: ids[&classes.of(TensorId(index as u16), Side::Columns)],
-            mn_major: mn_major[index] || tensor.usage.is_line_of_chunks(),
+            mn_major: mn_major[index] || tensor.usage.is_line_of_shards(),
         })
         .collect();
     let partitions = program
@@ -174,7 +174,7 @@ pub(super) fn match_dims(
         .iter()
         .map(|partition| {
             let (row_block, column_block) = match partition.block {
-                Block::Pieces { rows } => {
+                Block::Chunks { rows } => {
                     let at = choices.at(rows, partition.at);
                     (
                         Some(choices.one(
@@ -226,8 +226,8 @@ pub(super) fn match_dims(
     }
 }
 
-/// Two sides of a product may have one size, unless ranks divide it: a rank has the rows of its chunk, and all columns and all
-/// of K, or the columns of its chunk.
+/// Two sides of a product may have one size, unless ranks divide it: a rank has the rows of its shard, and all columns and all
+/// of K, or the columns of its shard.
 fn divided_twice(
     program: &Program,
     classes: &Classes,
@@ -241,7 +241,7 @@ fn divided_twice(
     let divided = |class: usize| {
         let mut tensors = program.tensors.iter().zip(0..);
         tensors.any(|(tensor, id)| {
-            tensor.usage.chunked() && classes.of(TensorId(id), Side::Rows) == class
+            tensor.usage.sharded() && classes.of(TensorId(id), Side::Rows) == class
         })
     };
     let pairs = [(0, 1), (0, 2), (1, 2)].map(|(one, other)| (sides[one], sides[other]));
@@ -407,7 +407,7 @@ fn name_dims(
                         });
                 dims.push(Dim {
                     name,
-                    chunked: false,
+                    sharded: false,
                     unit: false,
                     blocks: of,
                 });
@@ -416,7 +416,7 @@ fn name_dims(
             let dim = &mut dims[usize::from(id.0)];
             dim.unit |= tensor.usage.read_along(side).is_none();
             if side == Side::Rows {
-                dim.chunked |= tensor.usage.chunked();
+                dim.sharded |= tensor.usage.sharded();
             }
         }
     }

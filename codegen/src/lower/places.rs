@@ -2,7 +2,7 @@
 
 use super::mistake::mistake;
 use super::placer::{Bound, Placer, Use};
-use crate::kernel::{Axis, Buffer, Cells, Region, WhichChunk};
+use crate::kernel::{Axis, Buffer, Cells, Region, WhichShard};
 use crate::program::{
     self, AtEnd, CellIndex, CounterDim, Home, Loc, PartitionId, Pick, Place, Side,
 };
@@ -86,8 +86,8 @@ impl<'a> Placer<'a> {
                     let counted = &matched.partitions[counted.index()];
                     let (item, what) = (self.name(*var), side.word());
                     let several = || {
-                        let chunk = counted.chunk_of((of, *side), |dim| matched.is_chunked(dim));
-                        chunk == WhichChunk::Several
+                        let shard = counted.shard_of((of, *side), |dim| matched.is_sharded(dim));
+                        shard == WhichShard::Several
                     };
                     if counted.side_of(of.dim(*side)).is_none() {
                         let message =
@@ -95,11 +95,11 @@ impl<'a> Placer<'a> {
                         self.found.push(mistake(at, message));
                     } else if several() {
                         let message = format!(
-                            "the {what} of `{item}` are in several chunks of `{}`",
+                            "the {what} of `{item}` are in several shards of `{}`",
                             counted.name
                         );
                         self.found.push(mistake(at, message).hint(format!(
-                            "ranks divide the rows of one operand of a product: gather the other in a launch before, or count pieces \
+                            "ranks divide the rows of one operand of a product: gather the other in a launch before, or count chunks \
                             that the ranks divide as they divide `{item}`"
                         )));
                     }
@@ -180,13 +180,13 @@ impl<'a> Placer<'a> {
         if buffer.usage.is_scale() && partition.column_block.is_some() {
             let name = &buffer.name;
             let message = format!("slabs of columns, with which `{name}` would have to travel");
-            let hint = "the elements in slabs, `.data()[c]`, and the scales in pieces of whole rows, `.scales()[p]`";
+            let hint = "the elements in slabs, `.data()[c]`, and the scales in chunks of whole rows, `.scales()[c]`";
             self.found.push(mistake(at, message).hint(hint));
         }
         let (rows, each) = (partition.row_block, buffer.usage.rows_each());
         if let Some(rows) = rows.filter(|rows| !rows.is_multiple_of(each)) {
             let name = &buffer.name;
-            let message = format!("pieces of {rows} rows, across the blocks of {each} of `{name}`");
+            let message = format!("chunks of {rows} rows, across the blocks of {each} of `{name}`");
             self.found
                 .push(mistake(at, message).hint(format!("a multiple of {each} rows")));
         }
@@ -208,13 +208,13 @@ impl<'a> Placer<'a> {
         if place.slot.is_some() {
             let message = format!("`{name}` is an operand of a dot, but has a slot");
             let hint = "operands have no slots: a `Gathered` tensor, or scratch without slots, `symmetric::<bf16>()`; or exchange in one \
-                launch (`Exchanged`), and multiply what came in the next";
+                launch (`AllToAll`), and multiply what came in the next";
             self.found.push(mistake(at, message).hint(hint));
         }
         if place.home != Home::Me {
             self.found.push(
                 mistake(at, format!("a dot reads `{name}` from another rank"))
-                    .hint("remote tiles are not cached on the rank that reads them: copy the piece first, and wait for it"),
+                    .hint("remote tiles are not cached on the rank that reads them: copy the chunk first, and wait for it"),
             );
         }
         Some(Region {
@@ -235,7 +235,7 @@ impl<'a> Placer<'a> {
         if let Some(word) = place.planes.word() {
             let message = format!("`.{word}()` stands where no copy is");
             self.found.push(mistake(at, message).hint(
-                "a copy moves one plane or all: `x.on(peer).scales()[p] = x.scales()[p]`; a product takes both",
+                "a copy moves one plane or all: `x.on(peer).scales()[c] = x.scales()[c]`; a product takes both",
             ));
         }
         let Some(buffer) = matched.buffers.get(place.tensor.index()) else {
@@ -251,12 +251,12 @@ impl<'a> Placer<'a> {
         if place.home != Home::Me && !buffer.usage.placement.symmetric {
             self.found.push(
                 mistake(at, format!("`{name}` is {}: peers cannot address it", buffer.usage.name()))
-                    .hint("only Gathered, Scattered, Reduced, Exchanged and symmetric memory can be addressed on another rank"),
+                    .hint("only Gathered, ReduceScattered, AllReduced, AllToAll and symmetric memory can be addressed on another rank"),
             );
         }
-        if place.home == Home::Everywhere && buffer.chunk_only() {
+        if place.home == Home::Everywhere && buffer.shard_only() {
             self.found.push(
-                mistake(at, format!("each rank holds a different chunk of `{name}`, so its rows are not on every rank"))
+                mistake(at, format!("each rank holds a different shard of `{name}`, so its rows are not on every rank"))
                     .hint("address the owner with `.on(rank)`, or use memory that is whole on each rank"),
             );
         }
@@ -305,8 +305,8 @@ impl<'a> Placer<'a> {
             );
         }
         let one_sender = match buffer.usage.at_end {
-            AtEnd::Sent => Some(("a slot holds what one rank sends", "Scattered")),
-            AtEnd::Computed => Some(("rows hold what one rank computes", "Reduced")),
+            AtEnd::Sent => Some(("a slot holds what one rank sends", "ReduceScattered")),
+            AtEnd::Computed => Some(("rows hold what one rank computes", "AllReduced")),
             AtEnd::Nothing
             | AtEnd::Gathered
             | AtEnd::Own
@@ -324,7 +324,7 @@ impl<'a> Placer<'a> {
         if computed || buffer.usage.is_fixed() {
             self.found.push(
                 mistake(at, format!("`{name}` is an input"))
-                    .hint("write to Out, Accumulated, Scattered, Reduced, Exchanged, a gathered output or symmetric memory; copies may also fill a gathered input"),
+                    .hint("write to Out, Accumulated, ReduceScattered, AllReduced, AllToAll, a gathered output or symmetric memory; copies may also fill a gathered input"),
             );
         }
     }

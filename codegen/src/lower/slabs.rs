@@ -6,7 +6,7 @@ use crate::kernel::{Cells, Op, OpKind};
 use crate::program::{CellIndex, CounterDim, Loc, PartitionId, Stmt, StmtKind};
 
 impl Placer<'_> {
-    /// The slabs of K by which a wait takes turns with the products behind it, `rest`; `None` where its cells count pieces of all
+    /// The slabs of K by which a wait takes turns with the products behind it, `rest`; `None` where its cells count chunks of all
     /// columns, which it waits for before the product. A slab's columns are whole on each rank: `cells` names no others.
     pub(super) fn slabs(&mut self, cells: &Cells, rest: &[Stmt], at: Loc) -> Option<PartitionId> {
         let mut behind = rest.iter().skip_while(|stmt| waits_by_slab(stmt));

@@ -1,4 +1,4 @@
-//! Batches of a piece: CTAs that move data take its boxes by some, so several of them move one piece, and each signals its part.
+//! Batches of a chunk: CTAs that move data take its boxes by some, so several of them move one chunk, and each signals its part.
 
 use super::sim::Sim;
 use super::state::Batch;

@@ -339,7 +339,7 @@ impl<'a> Costs<'a> {
         let alone = grid.tiles * u64::from(tiling.split()) <= u64::from(grid.gemm);
         let tile = tiling.tile();
         let blocks = tiling.sides(tile.rows, tile.columns).0 / BLOCK_ROWS;
-        let subtiles = if tiling.swapped() && (alone || !cta.staggered()) {
+        let subtiles = if tiling.swap_ab() && (alone || !cta.staggered()) {
             let each = tiling.subtiles().div_ceil(tiling.split());
             f64::from(each) * self.machine.sm.subtile_overhead
         } else {

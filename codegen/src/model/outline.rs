@@ -1,7 +1,7 @@
 //! A lower bound on a launch's time, from the kernel's loops alone. Many variants are first compared by it.
 //!
 //! A CTA computes its tiles one after another, and each costs at least [`Costs::dot`] of a tile with cached operands
-//! and without waits. So a rank takes at least its CTAs' share of all tiles, in whole tiles. Every chunk counts as the
+//! and without waits. So a rank takes at least its CTAs' share of all tiles, in whole tiles. Every shard counts as the
 //! smallest, a branch as the cheaper side, and a partial tile as the last one: the bound may be too small, never too
 //! large.
 
@@ -144,14 +144,14 @@ impl Loops<'_> {
                 } => self.blocks(then).or(self.blocks(otherwise)),
                 Block::Items {
                     partition,
-                    chunk,
+                    shard,
                     selection,
                     body,
                     ..
                 } => {
-                    let chunks = 0..geometry.partition_chunks(*partition);
-                    let each = chunks.map(|of| self.items(*partition, of, selection, body));
-                    match chunk {
+                    let shards = 0..geometry.partition_shards(*partition);
+                    let each = shards.map(|of| self.items(*partition, of, selection, body));
+                    match shard {
                         None => each.fold(Work::default(), Work::and),
                         Some(_) => each.reduce(Work::or).unwrap_or_default(),
                     }
@@ -161,17 +161,17 @@ impl Loops<'_> {
         })
     }
 
-    /// The tiles of a chunk: whole ones, and others that cost at least as much as the last.
+    /// The tiles of a shard: whole ones, and others that cost at least as much as the last.
     fn items(
         &mut self,
         partition: PartitionId,
-        chunk: u32,
+        shard: u32,
         selection: &Selection,
         body: &[Op],
     ) -> Work {
         let geometry = &self.plan.geometry;
         let item = &self.costs.kernel().partitions[partition.index()];
-        let (rows, columns) = geometry.grid(partition, Some(chunk));
+        let (rows, columns) = geometry.grid(partition, Some(shard));
         let all = rows.saturating_mul(columns);
         let (some, _) = selection.least_and_most(all, geometry.world);
         let tiles = u64::from(some);
@@ -179,7 +179,7 @@ impl Loops<'_> {
             return Work::default();
         }
         let sizes = Side::ALL.map(|side| {
-            let size = geometry.span(partition, side, chunk).len();
+            let size = geometry.span(partition, side, shard).len();
             (size, item.block(side))
         });
         let blocks = sizes.map(|(size, block)| block.unwrap_or(size).max(1));

@@ -9,7 +9,7 @@
 //!   Both have the rate that others published ([`IN_SWITCH`](super::IN_SWITCH) in a kernel that does both, otherwise
 //!   [`UNICAST`](super::UNICAST)): not measured by us. A copy engine goes to one rank after another.
 //! - The transfers on each direction of a rank's link share it (`links.rs`). A CTA issues at the measured rate at most. CTAs that
-//!   move data take pieces batch by batch, so several of them move one piece (`batches.rs`).
+//!   move data take chunks batch by batch, so several of them move one chunk (`batches.rs`).
 //!   A copy engine makes one copy after another, each with its fixed cost.
 //! - A wait ends when the last signal that it needs has arrived, one latency after it was sent. Scratch credits were
 //!   granted in the launch before, so they are there.

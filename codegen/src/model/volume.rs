@@ -235,7 +235,7 @@ impl Volume {
             let row = columns * u64::from(buffer.dtype.bytes());
             // Partial sums of FP8 have a scale for each block of columns.
             let added = buffer.usage.is_sum();
-            let partial = kernel.partial_sums().filter(|_| added);
+            let partial = kernel.quantised_reduction().filter(|_| added);
             let sent = partial.map(|rule| {
                 let block = rule.block();
                 let scales =

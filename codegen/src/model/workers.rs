@@ -392,9 +392,9 @@ impl Sim<'_> {
     }
 }
 
-/// Rows of a box of a full batch: those of the pieces by which `link_push_cta` is measured.
+/// Rows of a box of a full batch: those of the chunks by which `link_push_cta` is measured.
 const BOX_ROWS: u32 = 128;
 
-/// Share of a full batch's time that does not depend on its bytes. Of four H100s, whose gathers in pieces of 32, 64 and 128 rows by
+/// Share of a full batch's time that does not depend on its bytes. Of four H100s, whose gathers in chunks of 32, 64 and 128 rows by
 /// eight CTAs moved 64, 86 and 147 GB/s (`notes/bench`).
 const AWAITED: f64 = 0.43;

@@ -1,4 +1,4 @@
-//! Selection of the items of a chunk that a loop visits: all, or some by their place in its order.
+//! Selection of the items of a shard that a loop visits: all, or some by their place in its order.
 
 use super::Int;
 use crate::rank::{RankError, RankExpr, Var};
@@ -59,7 +59,7 @@ impl Cut {
     }
 }
 
-/// Items of a chunk that a loop visits: those that its cuts leave, one cut after another, in the loop's order.
+/// Items of a shard that a loop visits: those that its cuts leave, one cut after another, in the loop's order.
 ///
 /// ```
 /// use counterflow_codegen::order::{Chosen, Cut, Selection};

@@ -38,16 +38,16 @@ pub(super) fn heap(kernel: &Kernel, geometry: &Geometry, shape: &Shape) -> Heap 
         .iter()
         .filter(|buffer| buffer.usage.placement.symmetric)
     {
-        let chunks = geometry.held_chunks(buffer);
-        // If rows are contiguous, every chunk is a separate matrix.
+        let shards = geometry.held_shards(buffer);
+        // If rows are contiguous, every shard is a separate matrix.
         let lines = match buffer.mn_major {
             true => geometry.most(buffer.columns),
-            false => geometry.most_chunk_rows(buffer.rows),
+            false => geometry.most_shard_rows(buffer.rows),
         };
         let given = shape.ld.get(&buffer.name).copied();
         let contiguous = given.unwrap_or_else(|| geometry.most_contiguous(buffer));
         let slots = buffer.slots(geometry.world);
-        let sizes = [slots, chunks, lines, contiguous, buffer.dtype.bytes()];
+        let sizes = [slots, shards, lines, contiguous, buffer.dtype.bytes()];
         add(&buffer.name, &sizes.map(u64::from));
     }
     heap

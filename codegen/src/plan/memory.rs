@@ -30,7 +30,7 @@ impl Plan {
         u64::from(elements) * u64::from(buffer.dtype.bytes())
     }
 
-    /// Bytes that a tensor needs on every rank, with the padding of its last chunk if peers address it.
+    /// Bytes that a tensor needs on every rank, with the padding of its last shard if peers address it.
     pub fn bytes(&self, kernel: &Kernel, tensor: TensorId) -> u64 {
         self.held_lines(kernel, tensor) * self.pitch(kernel, tensor)
     }
@@ -39,12 +39,12 @@ impl Plan {
     pub fn held_lines(&self, kernel: &Kernel, tensor: TensorId) -> u64 {
         let buffer = &kernel.buffers[tensor.index()];
         let geometry = &self.geometry;
-        let chunk = u64::from(geometry.chunk_rows(buffer.rows));
-        let chunks = u64::from(geometry.held_chunks(buffer));
+        let shard = u64::from(geometry.shard_rows(buffer.rows));
+        let shards = u64::from(geometry.held_shards(buffer));
         let lines = match buffer.usage.placement.symmetric {
-            // Every chunk is a separate matrix, with a line for each column.
-            _ if buffer.mn_major => u64::from(geometry.size(buffer.columns)) * chunks,
-            true => chunk * chunks,
+            // Every shard is a separate matrix, with a line for each column.
+            _ if buffer.mn_major => u64::from(geometry.size(buffer.columns)) * shards,
+            true => shard * shards,
             false => u64::from(geometry.size(buffer.rows)),
         };
         lines * u64::from(buffer.slots(geometry.world))
@@ -97,23 +97,23 @@ impl Plan {
         let geometry = &self.geometry;
         let element = u64::from(buffer.dtype.bytes());
         let pitch = self.pitch(kernel, span.buffer);
-        let chunk_rows = geometry.chunk_rows(buffer.rows).max(1);
+        let shard_rows = geometry.shard_rows(buffer.rows).max(1);
         let row = span.rows.start - geometry.held(buffer, u32::from(span.home)).start;
-        let chunks = geometry.held_chunks(buffer);
+        let shards = geometry.held_shards(buffer);
         let (columns, column) = (geometry.size(buffer.columns), span.columns.start);
         let (rows_long, columns_long) = (span.rows.len().into(), u64::from(span.columns.len()));
-        // If rows are contiguous, every chunk is a separate matrix, whose lines are its columns.
+        // If rows are contiguous, every shard is a separate matrix, whose lines are its columns.
         let (line, first, slot, long, lines) = if buffer.mn_major {
-            let line = row / chunk_rows * columns + column;
+            let line = row / shard_rows * columns + column;
             (
                 line,
-                row % chunk_rows,
-                chunks * columns,
+                row % shard_rows,
+                shards * columns,
                 rows_long,
                 columns_long,
             )
         } else {
-            (row, column, chunks * chunk_rows, columns_long, rows_long)
+            (row, column, shards * shard_rows, columns_long, rows_long)
         };
         let line = u64::from(span.slot) * u64::from(slot) + u64::from(line);
         Bytes {

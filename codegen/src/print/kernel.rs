@@ -150,7 +150,7 @@ impl Printer<'_> {
             });
         }
         match placement.rows {
-            HeldRows::Shard => notes.push("own chunk".into()),
+            HeldRows::Shard => notes.push("own shard".into()),
             HeldRows::Whole if buffer.is_scratch() => notes.push("all rows".into()),
             HeldRows::Whole => {}
         }
@@ -230,13 +230,13 @@ impl Printer<'_> {
                 Block::Items {
                     var,
                     partition,
-                    chunk,
+                    shard,
                     order,
                     selection,
                     body,
                     ..
                 } => {
-                    let items = self.items(*partition, chunk.as_ref(), *order);
+                    let items = self.items(*partition, shard.as_ref(), *order);
                     let some = selection.text(&|var| self.names.var(var).to_string());
                     let head = format!("for {} in {items}{some}", self.names.var(*var));
                     self.nested_ops(head, body);
@@ -263,13 +263,13 @@ impl Printer<'_> {
         self.page.depth -= 1;
     }
 
-    fn items(&self, partition: PartitionId, chunk: Option<&RankExpr>, order: TileOrder) -> String {
+    fn items(&self, partition: PartitionId, shard: Option<&RankExpr>, order: TileOrder) -> String {
         let partition = self.names.partition(partition);
-        let chunk = chunk.map_or_else(String::new, |chunk| format!("[{}]", self.names.rank(chunk)));
+        let shard = shard.map_or_else(String::new, |shard| format!("[{}]", self.names.rank(shard)));
         match order {
-            TileOrder::RowMajor => format!("{partition}{chunk}"),
+            TileOrder::RowMajor => format!("{partition}{shard}"),
             TileOrder::ColumnMajor | TileOrder::Grouped(_) => {
-                format!("{partition}{chunk}.{order}")
+                format!("{partition}{shard}.{order}")
             }
         }
     }
@@ -437,7 +437,7 @@ impl Printer<'_> {
 
 /// `m over ranks`.
 fn dim_text(dim: &Dim) -> String {
-    if dim.chunked {
+    if dim.sharded {
         format!("{} over ranks", dim.name)
     } else {
         dim.name.clone()

@@ -114,7 +114,7 @@ impl Names {
         }
     }
 
-    /// `arrived.on(peer)[p]`.
+    /// `arrived.on(peer)[c]`.
     fn cells(&self, counter: CounterId, home: &Home, index: &[CellIndex]) -> String {
         let mut text = format!("{}{}", self.counter(counter), self.home(home));
         for index in index {

@@ -1,4 +1,4 @@
-//! A plan as text: chunks, items, grid, heap and counter targets in numbers.
+//! A plan as text: shards, items, grid, heap and counter targets in numbers.
 
 use super::Page;
 use crate::kernel::{DimId, Kernel};
@@ -29,8 +29,8 @@ impl Plan {
         }
         page.line(line);
         page.line("");
-        page.line("chunks");
-        page.nested(|page| self.chunks(kernel, page));
+        page.line("shards");
+        page.nested(|page| self.shards(kernel, page));
         page.line("steps a rank");
         page.nested(|page| self.steps(kernel, page));
         if !kernel.counters.is_empty() {
@@ -52,9 +52,9 @@ impl Plan {
             .map(|(id, dim)| {
                 let (id, name) = (DimId(id), &dim.name);
                 let size = self.geometry.size(id);
-                if dim.chunked {
-                    let chunk = self.geometry.chunk_rows(id);
-                    format!("{name} = {size} in chunks of {chunk}")
+                if dim.sharded {
+                    let shard = self.geometry.shard_rows(id);
+                    format!("{name} = {size} in shards of {shard}")
                 } else {
                     format!("{name} = {size}")
                 }
@@ -63,20 +63,20 @@ impl Plan {
         page.line(format!("dims {}", dims.join(", ")));
     }
 
-    /// One line for each run of ranks whose chunks are alike.
-    fn chunks(&self, kernel: &Kernel, page: &mut Page) {
+    /// One line for each run of ranks whose shards are alike.
+    fn shards(&self, kernel: &Kernel, page: &mut Page) {
         let describe = |rank: u32| {
             let mut cells = Vec::new();
             for (id, dim) in (0..).zip(&kernel.dims) {
-                if dim.chunked {
-                    let rows = self.geometry.chunk(DimId(id), rank).len();
+                if dim.sharded {
+                    let rows = self.geometry.shard(DimId(id), rank).len();
                     cells.push(format!("{} rows of {}", rows, dim.name));
                 }
             }
             for (id, partition) in (0..).zip(&kernel.partitions) {
                 let id = PartitionId(id);
-                let chunks = self.geometry.partition_chunks(id);
-                if rank < chunks {
+                let shards = self.geometry.partition_shards(id);
+                if rank < shards {
                     let (rows, columns) = self.geometry.grid(id, Some(rank));
                     cells.push(format!("{} {rows}×{columns}", partition.name));
                 } else {

@@ -70,7 +70,7 @@ impl Printer<'_> {
                 None => format!("{name} = {kind}<{dtype}>()"),
                 Some(like) => {
                     let rows = match rows {
-                        HeldRows::Shard => "chunk",
+                        HeldRows::Shard => "shard",
                         HeldRows::Whole => "whole",
                     };
                     let slots = match slots {
@@ -85,7 +85,7 @@ impl Printer<'_> {
         }
         for partition in &program.partitions {
             let block = match partition.block {
-                Block::Pieces { rows } => format!("pieces(rows = {})", self.choice(rows)),
+                Block::Chunks { rows } => format!("chunks(rows = {})", self.choice(rows)),
                 Block::Panels { columns } => format!("panels(columns = {})", self.choice(columns)),
                 Block::Tiles { shape } if partition.across => {
                     format!("tiles_across({})", self.choice(shape))
@@ -241,10 +241,10 @@ impl Printer<'_> {
     }
 
     fn items(&self, items: &Items) -> String {
-        let chunk = items
-            .chunk
+        let shard = items
+            .shard
             .as_ref()
-            .map_or_else(String::new, |chunk| format!("[{}]", self.names.rank(chunk)));
+            .map_or_else(String::new, |shard| format!("[{}]", self.names.rank(shard)));
         let order = match items.order {
             ItemOrder::Tile(order) => order.to_string(),
             ItemOrder::Grouped(group) => format!("grouped({})", self.choice(group)),
@@ -252,9 +252,9 @@ impl Printer<'_> {
         let partition = self.names.partition(items.partition);
         let some = (items.selection).text(&|var| self.names.var(var).to_string());
         if order == "row_major" {
-            format!("{partition}{chunk}{some}")
+            format!("{partition}{shard}{some}")
         } else {
-            format!("{partition}{chunk}.{order}{some}")
+            format!("{partition}{shard}.{order}{some}")
         }
     }
 

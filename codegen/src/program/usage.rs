@@ -3,7 +3,7 @@
 
 use super::{Side, Slots, TensorId};
 use crate::dtype::Dtype;
-use crate::encoding::{Along, ScaleBlock, Scaling, rule::Rule};
+use crate::encoding::{Along, ScaleBlock, Scaling, rule::ScaleRule};
 
 /// Use of a tensor.
 ///
@@ -67,7 +67,7 @@ pub enum AtStart {
     Nothing,
     /// All of it, and its own.
     Whole,
-    /// Shard of the tensor: the chunk of rows with the shard's number.
+    /// Shard of the tensor: the shard of rows with the shard's number.
     Shard,
 }
 
@@ -132,7 +132,7 @@ impl Usage {
         vector: true,
         ..Usage::LOCAL
     };
-    /// Input in row chunks: rank `r` holds chunk `r`. Every rank must hold all of it at the end.
+    /// Input in row shards: rank `r` holds shard `r`. Every rank must hold all of it at the end.
     pub const GATHERED: Usage = Usage {
         placement: Placement {
             symmetric: true,
@@ -152,19 +152,19 @@ impl Usage {
         at_end: AtEnd::Accumulated,
         ..Usage::OUT
     };
-    /// Output in row chunks: rank `r` computes chunk `r`. Every rank must hold all of it at the end.
+    /// Output in row shards: rank `r` computes shard `r`. Every rank must hold all of it at the end.
     pub const GATHERED_OUTPUT: Usage = Usage {
         role: TensorRole::Output,
         at_end: AtEnd::Computed,
         ..Usage::GATHERED
     };
     /// Output: the sum over ranks, whole on every rank.
-    pub const REDUCED: Usage = Usage {
+    pub const ALL_REDUCED: Usage = Usage {
         at_end: AtEnd::Sum { everywhere: true },
         ..Usage::GATHERED_OUTPUT
     };
-    /// Output: the sum over ranks, of which rank `r` keeps row chunk `r`.
-    pub const SCATTERED: Usage = Usage {
+    /// Output: the sum over ranks, of which rank `r` keeps row shard `r`.
+    pub const REDUCE_SCATTERED: Usage = Usage {
         placement: Placement {
             symmetric: true,
             rows: HeldRows::Shard,
@@ -173,11 +173,11 @@ impl Usage {
         at_end: AtEnd::Sum { everywhere: false },
         ..Usage::OUT
     };
-    /// Output in a slot for each rank: rank `r` keeps row chunk `r` of what every rank computes, rank `s`'s in slot `s`.
-    pub const EXCHANGED: Usage = Usage {
+    /// Output in a slot for each rank: rank `r` keeps row shard `r` of what every rank computes, rank `s`'s in slot `s`.
+    pub const ALL_TO_ALL: Usage = Usage {
         placement: Placement {
             slots: Slots::World,
-            ..Usage::SCATTERED.placement
+            ..Usage::REDUCE_SCATTERED.placement
         },
         at_end: AtEnd::Sent,
         ..Usage::OUT
@@ -230,13 +230,13 @@ impl Usage {
         self.is_scratch() || !matches!(self.placement.slots, Slots::Count(1))
     }
 
-    /// True if its rows are chunked over ranks.
-    pub const fn chunked(self) -> bool {
+    /// True if its rows are sharded over ranks.
+    pub const fn sharded(self) -> bool {
         self.placement.symmetric && !self.is_scratch()
     }
 
-    /// True if a rank's memory has its own chunk of rows alone, if the rows are chunked.
-    pub const fn is_own_chunk(self) -> bool {
+    /// True if a rank's memory has its own shard of rows alone, if the rows are sharded.
+    pub const fn is_own_shard(self) -> bool {
         matches!(self.placement.rows, HeldRows::Shard)
     }
 
@@ -265,7 +265,7 @@ impl Usage {
         self.is_input() && !self.placement.symmetric
     }
 
-    /// True if each rank has its own chunk of it at the start and is sent the others.
+    /// True if each rank has its own shard of it at the start and is sent the others.
     pub const fn is_gathered(self) -> bool {
         matches!(self.at_end, AtEnd::Gathered)
     }
@@ -312,14 +312,14 @@ impl Usage {
         }
     }
 
-    /// A side of the tensor with these scales, and what its chunks are multiples of: the rows of given scales of blocks, and the
+    /// A side of the tensor with these scales, and what its shards are multiples of: the rows of given scales of blocks, and the
     /// columns of computed ones. No box of TMA begins in a plane of scratch.
-    pub(crate) fn chunk_unit(self) -> Option<(TensorId, Side, u32)> {
+    pub(crate) fn shard_unit(self) -> Option<(TensorId, Side, u32)> {
         let plane = self.plane.filter(|_| !self.is_scratch())?;
         let (side, unit) = match plane.numbers {
             Numbers::Scale(Scaling::Computed(rule)) => (Side::Columns, rule.block().columns),
             Numbers::Scale(scaling @ Scaling::Given(_)) => {
-                (Side::Rows, scaling.blocks()?.chunk_unit())
+                (Side::Rows, scaling.blocks()?.shard_unit())
             }
             Numbers::Amax => return None,
         };
@@ -383,7 +383,7 @@ impl Usage {
     }
 
     /// The rule by which stores compute it, if they do.
-    pub const fn rule(self) -> Option<Rule> {
+    pub const fn rule(self) -> Option<ScaleRule> {
         match self.scaling() {
             Some(scaling) => scaling.rule(),
             None => None,
@@ -398,9 +398,9 @@ impl Usage {
         }
     }
 
-    /// True if each chunk of it is a plane of its own, with the numbers of adjacent rows side by side: scales of blocks of one row
+    /// True if each shard of it is a plane of its own, with the numbers of adjacent rows side by side: scales of blocks of one row
     /// that travel.
-    pub(crate) const fn is_line_of_chunks(self) -> bool {
+    pub(crate) const fn is_line_of_shards(self) -> bool {
         matches!(self.blocks(), Some(block) if block.is_1d()) && self.placement.symmetric
     }
 
@@ -429,9 +429,9 @@ impl Usage {
             (None, AtEnd::Gathered | AtEnd::Computed) => "Gathered",
             (None, AtEnd::Own) => "Out",
             (None, AtEnd::Accumulated) => "Accumulated",
-            (None, AtEnd::Sum { everywhere: false }) => "Scattered",
-            (None, AtEnd::Sum { everywhere: true }) => "Reduced",
-            (None, AtEnd::Sent) => "Exchanged",
+            (None, AtEnd::Sum { everywhere: false }) => "ReduceScattered",
+            (None, AtEnd::Sum { everywhere: true }) => "AllReduced",
+            (None, AtEnd::Sent) => "AllToAll",
         }
     }
 }

@@ -19,7 +19,7 @@ const MOST_ARRIVALS: usize = 1 << 22;
 /// order, and none fails. Only [`crate::verify::series`] makes one. Every plan belongs to one, and what runs plans takes
 /// plans of one series only.
 ///
-/// A shape of a known class (the same items in every chunk, the same columns and K) is cheap: only its numbers are computed.
+/// A shape of a known class (the same items in every shard, the same columns and K) is cheap: only its numbers are computed.
 ///
 /// ```
 /// use counterflow_codegen::shape::Shape;

@@ -5,10 +5,10 @@ use crate::kernel::DimId;
 
 impl Geometry {
     /// The shard that a row is in. There is one if the dimension is not divided.
-    pub fn shard(&self, dim: DimId, row: u32) -> u32 {
-        match self.chunks(dim) {
+    pub fn shard_at(&self, dim: DimId, row: u32) -> u32 {
+        match self.shards(dim) {
             1 => 0,
-            _ => row / self.chunk_rows(dim).max(1),
+            _ => row / self.shard_rows(dim).max(1),
         }
     }
 
@@ -20,12 +20,12 @@ impl Geometry {
     /// True if some items may be in several shards.
     pub(crate) fn is_across(&self) -> bool {
         let mut partitions = self.partitions.iter();
-        partitions.any(|partition| partition.across && self.chunks(partition.rows) > 1)
+        partitions.any(|partition| partition.across && self.shards(partition.rows) > 1)
     }
 
     /// The rows that a rank owns.
     pub fn owned(&self, dim: DimId, rank: u32) -> Extent {
-        self.chunk(dim, rank)
+        self.shard(dim, rank)
     }
 
     /// Rows, divided where shards are. What is empty is in one shard.
@@ -34,9 +34,9 @@ impl Geometry {
         dim: DimId,
         rows: Extent,
     ) -> impl Iterator<Item = Extent> + Clone + use<> {
-        let each = match self.chunks(dim) {
+        let each = match self.shards(dim) {
             1 => u32::MAX,
-            _ => self.chunk_rows(dim),
+            _ => self.shard_rows(dim),
         };
         rows.divided(0, each)
     }

@@ -1,4 +1,4 @@
-//! The boxes that pieces travel in: their rows, columns and bytes, and where each is.
+//! The boxes that chunks travel in: their rows, columns and bytes, and where each is.
 
 use super::cta::{SlotKind, spare_rows, staging_rows};
 use super::leaves::Leaf;
@@ -16,7 +16,7 @@ impl Walk<'_, '_> {
         let map = self.map(region.buffer, var, (rows, columns));
         let start = self
             .item(var)
-            .map_or(Expr::Const(0), |(_, _, row, _)| row * self.piece(rows));
+            .map_or(Expr::Const(0), |(_, _, row, _)| row * self.chunk(rows));
         let slot = match &region.slot {
             None => None,
             Some(Pick::One(slot)) => Some(self.rank(slot)),
@@ -141,7 +141,7 @@ impl Walk<'_, '_> {
                 let message = "copies of elements of several sizes in one item";
                 self.refuse(
                     message,
-                    "a loop for each: their pieces are other batches of boxes",
+                    "a loop for each: their chunks are other batches of boxes",
                 );
             }
         }

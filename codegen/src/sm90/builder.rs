@@ -29,7 +29,7 @@ pub(super) struct Builder<'a> {
 /// Sizes that all loops over tiles have in common.
 #[derive(Clone, Copy)]
 pub(super) struct Alike {
-    /// Columns of their tiles' grids, of every chunk.
+    /// Columns of their tiles' grids, of every shard.
     pub columns: bool,
     /// Steps of their products.
     pub steps: bool,
@@ -43,7 +43,7 @@ impl Alike {
             sizes.all(|other| Some(other) == first)
         };
         let columns = |tiling: &Tiling| kernel.partitions[tiling.partition().index()].columns;
-        let divided = |tiling: &Tiling| kernel.is_chunked_along(tiling.partition(), Side::Columns);
+        let divided = |tiling: &Tiling| kernel.is_sharded_along(tiling.partition(), Side::Columns);
         let divided = cta.tilings().iter().any(divided);
         let mut widths = cta.tilings().iter().map(|tiling| tiling.tile().columns);
         let width = widths.next();

@@ -2,7 +2,7 @@
 
 use super::cta::staging_rows;
 use super::walk::Walk;
-use crate::kernel::{Cells, DimId, WhichChunk};
+use crate::kernel::{Cells, DimId, WhichShard};
 use crate::program::{CellIndex, CounterDim, CounterId, Home, PartitionId, Pick, Side};
 use crate::warp::{Expr, Field, Node, Symbol, Unroll};
 
@@ -13,7 +13,7 @@ impl Walk<'_, '_> {
             CounterDim::Count(count) => count.into(),
             CounterDim::Items(partition) => {
                 let rows = Expr::Field(Field::CellRows(partition));
-                self.chunks(partition) * rows * self.cell_columns(partition)
+                self.shards(partition) * rows * self.cell_columns(partition)
             }
         }
     }
@@ -32,16 +32,16 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Rows of a piece: those that the first CTAs copy, or the schedule's first, have a name in the text.
-    pub(super) fn piece(&self, rows: u32) -> Expr {
+    /// Rows of a chunk: those that the first CTAs copy, or the schedule's first, have a name in the text.
+    pub(super) fn chunk(&self, rows: u32) -> Expr {
         let partitions = self.b.kernel.partitions.iter();
-        let mut pieces = partitions.filter(|partition| partition.column_block.is_none());
-        let first = || pieces.find_map(|partition| partition.row_block);
+        let mut chunks = partitions.filter(|partition| partition.column_block.is_none());
+        let first = || chunks.find_map(|partition| partition.row_block);
         let kernel = self.b.kernel;
         let mover = self.b.comm.as_ref().and_then(|comm| comm.roles.first());
         let copied = mover.map(|of| staging_rows(kernel, &kernel.roles[of.role]));
         if copied.or_else(first) == Some(rows) {
-            Expr::symbol(Symbol::Piece, rows)
+            Expr::symbol(Symbol::Chunk, rows)
         } else {
             rows.into()
         }
@@ -65,7 +65,7 @@ impl Walk<'_, '_> {
         self.along(&axes, Expr::Const(0), leaf)
     }
 
-    /// True if `cells` names one cell of one rank, which a thread can remember. An item that is larger than a piece has several, and so have
+    /// True if `cells` names one cell of one rank, which a thread can remember. An item that is larger than a chunk has several, and so have
     /// rows of slabs.
     pub fn one_cell(&self, cells: &Cells) -> bool {
         let dims = &self.b.kernel.counters[cells.counter.index()].dims;
@@ -75,14 +75,14 @@ impl Walk<'_, '_> {
             (CellIndex::Along(var, side), CounterDim::Items(counted)) => {
                 let partitions = &self.b.kernel.partitions;
                 let item = self.item(*var).map(|(of, ..)| &partitions[of.index()]);
-                let pieces = &partitions[counted.index()];
+                let chunks = &partitions[counted.index()];
                 item.is_some_and(|item| {
-                    let along = pieces.side_of(item.dim(*side));
-                    let piece = along.and_then(|along| pieces.block(along));
-                    let in_slabs = along == Some(Side::Rows) && pieces.column_block.is_some();
-                    let which = pieces.chunk_of((item, *side), |dim| self.b.kernel.is_chunked(dim));
-                    let in_one = which != WhichChunk::Each && !pieces.across;
-                    in_one && !in_slabs && matches!((item.block(*side), piece), (Some(item), Some(piece)) if piece % item == 0)
+                    let along = chunks.side_of(item.dim(*side));
+                    let chunk = along.and_then(|along| chunks.block(along));
+                    let in_slabs = along == Some(Side::Rows) && chunks.column_block.is_some();
+                    let which = chunks.shard_of((item, *side), |dim| self.b.kernel.is_sharded(dim));
+                    let in_one = which != WhichShard::Each && !chunks.across;
+                    in_one && !in_slabs && matches!((item.block(*side), chunk), (Some(item), Some(chunk)) if chunk % item == 0)
                 })
             }
             (CellIndex::Along(..), CounterDim::World | CounterDim::Count(_)) => false,
@@ -127,78 +127,78 @@ impl Walk<'_, '_> {
                 }]
             }
             (CellIndex::Item(var), _) => {
-                let Some((partition, chunk, row, column)) = self.item(*var) else {
+                let Some((partition, shard, row, column)) = self.item(*var) else {
                     return Vec::new();
                 };
                 let row =
-                    chunk.unwrap_or(Expr::Const(0)) * Expr::Field(Field::CellRows(partition)) + row;
+                    shard.unwrap_or(Expr::Const(0)) * Expr::Field(Field::CellRows(partition)) + row;
                 let at = row * self.cell_columns(partition) + column;
                 self.along(rest, outer + at, leaf)
             }
             (CellIndex::Along(var, side), CounterDim::Items(counted)) => {
-                let Some((partition, chunk, row, column)) = self.item(*var) else {
+                let Some((partition, shard, row, column)) = self.item(*var) else {
                     return Vec::new();
                 };
                 let partitions = &self.b.kernel.partitions;
-                let (tiled, pieces) =
+                let (tiled, chunks) =
                     (&partitions[partition.index()], &partitions[counted.index()]);
-                let Some(along) = pieces.side_of(tiled.dim(*side)) else {
+                let Some(along) = chunks.side_of(tiled.dim(*side)) else {
                     return Vec::new();
                 };
-                let (Some(tile), Some(piece)) = (tiled.block(*side), pieces.block(along)) else {
+                let (Some(tile), Some(chunk)) = (tiled.block(*side), chunks.block(along)) else {
                     self.refuse(
-                        "a counter over whole chunks",
-                        "pieces with a number of rows",
+                        "a counter over whole shards",
+                        "chunks with a number of rows",
                     );
                     return Vec::new();
                 };
-                if along == Side::Columns && pieces.row_block.is_some() {
+                if along == Side::Columns && chunks.row_block.is_some() {
                     self.refuse(
                         "a wait for several rows of items",
-                        "pieces of whole columns",
+                        "chunks of whole columns",
                     );
                 }
                 // Rows of the grid of cells have a cell for each slab.
-                let slabs = (along == Side::Rows && pieces.column_block.is_some())
+                let slabs = (along == Side::Rows && chunks.column_block.is_some())
                     .then(|| (*counted, self.cell_columns(*counted)));
                 let first = match side {
                     Side::Rows => row,
                     Side::Columns => column,
                 };
                 let start = first * self.item_elements(partition, *side, tile);
-                let piece_rows = self.piece(piece);
-                let cells_of_chunk = match along {
+                let chunk_rows = self.chunk(chunk);
+                let cells_of_shard = match along {
                     Side::Rows => Expr::Field(Field::CellRows(*counted)),
                     Side::Columns => self.cell_columns(*counted),
                 };
-                let which = pieces.chunk_of((tiled, *side), |dim| self.b.kernel.is_chunked(dim));
-                let whole = self.span(partition, *side, chunk.as_ref());
+                let which = chunks.shard_of((tiled, *side), |dim| self.b.kernel.is_sharded(dim));
+                let whole = self.span(partition, *side, shard.as_ref());
                 let end = |tile: Expr| Expr::Min(Box::new(start.clone() + tile), whole.into());
-                if which == WhichChunk::Each {
+                if which == WhichShard::Each {
                     let end = end(self.item_elements(partition, *side, tile));
-                    let at = [outer, Expr::var(SHARD) * cells_of_chunk, Expr::var(PIECE)];
+                    let at = [outer, Expr::var(SHARD) * cells_of_shard, Expr::var(CHUNK)];
                     let body = self.slabs(slabs, rest, at, leaf);
-                    return each_shard((tiled.dim(*side), piece_rows), [start, end], body);
+                    return each_shard((tiled.dim(*side), chunk_rows), [start, end], body);
                 }
-                let chunk_at = match (which, &chunk) {
-                    (WhichChunk::Items, Some(chunk)) => chunk.clone() * cells_of_chunk,
+                let shard_at = match (which, &shard) {
+                    (WhichShard::Items, Some(shard)) => shard.clone() * cells_of_shard,
                     // Lowering refuses several.
                     (
-                        WhichChunk::Items
-                        | WhichChunk::Only
-                        | WhichChunk::Each
-                        | WhichChunk::Several,
+                        WhichShard::Items
+                        | WhichShard::Only
+                        | WhichShard::Each
+                        | WhichShard::Several,
                         _,
                     ) => 0.into(),
                 };
-                if piece % tile == 0 {
-                    let at = [outer, chunk_at, start / piece_rows];
+                if chunk % tile == 0 {
+                    let at = [outer, shard_at, start / chunk_rows];
                     return self.slabs(slabs, rest, at, leaf);
                 }
-                let last = end(tile.into()).ceil_div(piece_rows.clone());
-                let at = [outer, chunk_at, Expr::var(PIECE)];
+                let last = end(tile.into()).ceil_div(chunk_rows.clone());
+                let at = [outer, shard_at, Expr::var(CHUNK)];
                 let body = self.slabs(slabs, rest, at, leaf);
-                vec![count_up(PIECE, [start / piece_rows, last], body)]
+                vec![count_up(CHUNK, [start / chunk_rows, last], body)]
             }
             (CellIndex::Along(..), CounterDim::World | CounterDim::Count(_)) => {
                 self.refuse("rows that index an axis of ranks", "a counter over items");
@@ -207,18 +207,18 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// The cells of a row of pieces: one, or one for each slab, or that of the slab which a product comes to.
+    /// The cells of a row of chunks: one, or one for each slab, or that of the slab which a product comes to.
     fn slabs(
         &mut self,
         slabs: Option<(PartitionId, Expr)>,
         rest: &[(CellIndex, CounterDim)],
-        [outer, chunk, row]: [Expr; 3],
+        [outer, shard, row]: [Expr; 3],
         leaf: &mut dyn FnMut(Expr) -> Vec<Node>,
     ) -> Vec<Node> {
         let Some((of, slabs)) = slabs else {
-            return self.along(rest, outer + chunk + row, leaf);
+            return self.along(rest, outer + shard + row, leaf);
         };
-        let at = outer + (chunk + row) * slabs.clone() + Expr::var(SLAB);
+        let at = outer + (shard + row) * slabs.clone() + Expr::var(SLAB);
         let body = self.along(rest, at, leaf);
         let of_step = self.slab_of;
         if of_step.is_some_and(|slab| self.b.kernel.same_slabs(slab, of)) {
@@ -230,14 +230,14 @@ impl Walk<'_, '_> {
 
 /// Counts the shards that an item is in.
 const SHARD: &str = "shard";
-/// Counts the pieces, of a shard or of all rows, that an item is in.
-const PIECE: &str = "piece";
-/// Counts the slabs of a row of pieces.
+/// Counts the chunks, of a shard or of all rows, that an item is in.
+const CHUNK: &str = "chunk";
+/// Counts the slabs of a row of chunks.
 pub(super) const SLAB: &str = "slab";
 
-/// Loops over the pieces of each shard that a range of all rows is in. Pieces divide each shard by itself.
-fn each_shard((dim, piece): (DimId, Expr), [start, end]: [Expr; 2], body: Vec<Node>) -> Vec<Node> {
-    let each = || Expr::Field(Field::ChunkRows(dim));
+/// Loops over the chunks of each shard that a range of all rows is in. Chunks divide each shard by itself.
+fn each_shard((dim, chunk): (DimId, Expr), [start, end]: [Expr; 2], body: Vec<Node>) -> Vec<Node> {
+    let each = || Expr::Field(Field::ShardRows(dim));
     let (name, least) = (format!("{SHARD}_start"), |a: Expr, b: Expr| {
         Expr::Min(a.into(), b.into())
     });
@@ -245,14 +245,14 @@ fn each_shard((dim, piece): (DimId, Expr), [start, end]: [Expr; 2], body: Vec<No
     // Rows of the shard that come before the item, and those up to its end.
     let before = start.clone() - least(start.clone(), first());
     let until = least(end.clone() - first(), each());
-    let pieces = [before / piece.clone(), until.ceil_div(piece)];
+    let chunks = [before / chunk.clone(), until.ceil_div(chunk)];
     let value = Expr::var(SHARD) * each();
     let body = vec![
         Node::Let {
             name: name.clone(),
             value,
         },
-        count_up(PIECE, pieces, body),
+        count_up(CHUNK, chunks, body),
     ];
     vec![count_up(
         SHARD,

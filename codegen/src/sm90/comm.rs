@@ -1,6 +1,6 @@
-//! A loop over pieces, as the two threads of a CTA that moves data run it: one fetches boxes, the other sends them.
+//! A loop over chunks, as the two threads of a CTA that moves data run it: one fetches boxes, the other sends them.
 //!
-//! A piece travels in batches of [`BATCH`] boxes, each sent and signalled by one CTA; batches go round the CTAs.
+//! A chunk travels in batches of [`BATCH`] boxes, each sent and signalled by one CTA; batches go round the CTAs.
 
 use super::builder::refuse;
 use super::cta::{MOST_BOX_ROWS, SlotKind};
@@ -17,15 +17,15 @@ use crate::undo::{Fix, undone};
 use crate::warp::{Expr, Grid, LoopId, Node, Phase, SENDING, Symbol};
 
 impl Walk<'_, '_> {
-    /// A loop over pieces.
-    pub fn pieces(&mut self, of: LoopId, items: ItemsOf<'_>, ops: &[Op]) -> Vec<Node> {
+    /// A loop over chunks.
+    pub fn chunks(&mut self, of: LoopId, items: ItemsOf<'_>, ops: &[Op]) -> Vec<Node> {
         let ItemsOf {
             var,
             partition,
-            chunk,
+            shard,
             ..
         } = items;
-        let chunk = chunk.map(|chunk| self.rank(chunk));
+        let shard = shard.map(|shard| self.rank(shard));
         let item = self.b.kernel.partitions[partition.index()].clone();
         let rows = self.box_rows();
         let role = match self.which {
@@ -44,12 +44,12 @@ impl Walk<'_, '_> {
             );
             self.refuse(message, hint);
         }
-        if self.b.kernel.is_chunked_along(partition, Side::Columns) {
+        if self.b.kernel.is_sharded_along(partition, Side::Columns) {
             let message = format!(
                 "{role} moves items of `{}`, whose columns are divided over the ranks",
                 item.name
             );
-            self.refuse(message, "pieces of what is divided by rows");
+            self.refuse(message, "chunks of what is divided by rows");
         }
         let leaves = leaves(self.b.kernel, ops);
         let kernel = self.b.kernel;
@@ -74,9 +74,9 @@ impl Walk<'_, '_> {
             self.whole_blocks(copy.op);
         }
         let mut nodes = Vec::new();
-        let piece_rows = self.piece(rows);
-        let [all, columns] = self.chunk_sides(partition, chunk.as_ref());
-        let all = all.ceil_div(piece_rows.clone());
+        let chunk_rows = self.chunk(rows);
+        let [all, columns] = self.shard_sides(partition, shard.as_ref());
+        let all = all.ceil_div(chunk_rows.clone());
         let name = self.ident(var);
         let mut grid = item.column_block.map(|slab| {
             let columns = columns.clone().ceil_div(slab);
@@ -89,14 +89,14 @@ impl Walk<'_, '_> {
                 columns,
             }
         });
-        let pieces = match &grid {
-            None => self.name(&mut nodes, "pieces", all),
+        let chunks = match &grid {
+            None => self.name(&mut nodes, "chunks", all),
             Some(Grid { rows, columns, .. }) => {
                 let count = rows.clone() * columns.clone();
                 self.name(&mut nodes, &item.name, count)
             }
         };
-        let some = self.chosen(&mut nodes, items, pieces);
+        let some = self.chosen(&mut nodes, items, chunks);
         self.batched(&copies, columns, item.column_block);
         let (batch, at, items) = match self.batches.clone() {
             Expr::Const(1) => (None, Expr::Within, some.count.clone()),
@@ -118,7 +118,7 @@ impl Walk<'_, '_> {
         };
         let bound = Bound::Item {
             partition,
-            chunk,
+            shard,
             row,
             column,
         };

@@ -45,8 +45,8 @@ impl Walk<'_, '_> {
     pub fn wait(&mut self, cells: &Cells, at_least: Option<u32>) -> Vec<Node> {
         if at_least.is_some() && self.b.counters.by_batches(cells.counter) {
             self.refuse(
-                "a wait for a number of pieces that CTAs copy",
-                "waits for all the schedule signals: each batch of a piece is signalled by itself",
+                "a wait for a number of chunks that CTAs copy",
+                "waits for all the schedule signals: each batch of a chunk is signalled by itself",
             );
         }
         let counter = cells.counter;
@@ -142,7 +142,7 @@ impl Walk<'_, '_> {
                 | OpKind::ForRanks { .. }
                 | OpKind::If { .. } => {
                     let message = "data that is moved or computed between waits and signals";
-                    self.refuse(message, "a loop of its own over pieces or tiles");
+                    self.refuse(message, "a loop of its own over chunks or tiles");
                     Vec::new()
                 }
             };
@@ -229,15 +229,15 @@ impl Walk<'_, '_> {
         self.scope.push((var, bound));
     }
 
-    /// The rows and columns of a chunk of a partition, or of all of it.
-    pub fn chunk_sides(&mut self, partition: PartitionId, chunk: Option<&Expr>) -> [Expr; 2] {
-        if chunk.is_none() && self.b.kernel.chunked_side(partition).is_some() {
+    /// The rows and columns of a shard of a partition, or of all of it.
+    pub fn shard_sides(&mut self, partition: PartitionId, shard: Option<&Expr>) -> [Expr; 2] {
+        if shard.is_none() && self.b.kernel.sharded_side(partition).is_some() {
             let name = &self.b.kernel.partitions[partition.index()].name;
-            let message = format!("all chunks of `{name}` in one loop");
-            self.refuse(message, "one chunk at a time: `.of(rank)`");
+            let message = format!("all shards of `{name}` in one loop");
+            self.refuse(message, "one shard at a time: `.of(rank)`");
         }
         let of = &self.b.kernel.partitions[partition.index()];
-        if of.across && self.b.kernel.is_chunked(of.columns) {
+        if of.across && self.b.kernel.is_sharded(of.columns) {
             let message = format!(
                 "`{}`, whose tiles are in several shards of columns",
                 of.name
@@ -247,14 +247,14 @@ impl Walk<'_, '_> {
                 "tiles of each shard, `.of(rank)`: others run in the emulator",
             );
         }
-        Side::ALL.map(|side| self.span(partition, side, chunk))
+        Side::ALL.map(|side| self.span(partition, side, shard))
     }
 
-    /// Part of a side that an item of a chunk may have: the chunk's part, or all that is not divided.
-    pub fn span(&self, partition: PartitionId, side: Side, chunk: Option<&Expr>) -> Expr {
+    /// Part of a side that an item of a shard may have: the shard's part, or all that is not divided.
+    pub fn span(&self, partition: PartitionId, side: Side, shard: Option<&Expr>) -> Expr {
         let dim = self.b.kernel.partitions[partition.index()].dim(side);
-        match chunk.filter(|_| self.b.kernel.is_chunked_along(partition, side)) {
-            Some(chunk) => Expr::RowsOf(dim, Box::new(chunk.clone())),
+        match shard.filter(|_| self.b.kernel.is_sharded_along(partition, side)) {
+            Some(shard) => Expr::RowsOf(dim, Box::new(shard.clone())),
             None => Expr::Field(Field::Size(dim)),
         }
     }

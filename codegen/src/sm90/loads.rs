@@ -359,21 +359,21 @@ impl Walk<'_, '_> {
         let tile = self.tiling().tile();
         let operand = self.tiling().operands()[part];
         let (axis, var) = side(region)?;
-        let (partition, chunk, row, column) = self.item(var)?;
+        let (partition, shard, row, column) = self.item(var)?;
         let (down, across) = self.b.cta.cluster();
         let ctas = operand.multicast;
         let tile_side = match axis {
             Operand::Rows => TileSide {
                 tile: self.tile_rows(),
                 from: row * self.tile_rows(),
-                end: self.span(partition, Side::Rows, chunk.as_ref()),
+                end: self.span(partition, Side::Rows, shard.as_ref()),
                 outside: down > 1,
                 ctas,
             },
             Operand::Columns => TileSide {
                 tile: self.tile_columns(),
                 from: column * self.tile_columns(),
-                end: self.span(partition, Side::Columns, chunk.as_ref()),
+                end: self.span(partition, Side::Columns, shard.as_ref()),
                 outside: across > 1,
                 ctas,
             },
@@ -452,15 +452,15 @@ impl Walk<'_, '_> {
             .into_iter()
             .find(|(part, _)| *part == scale.operand)?;
         let (axis, var) = side(region)?;
-        let (partition, chunk, row, column) = self.item(var)?;
+        let (partition, shard, row, column) = self.item(var)?;
         let (of, nth, each) = match axis {
             Operand::Rows => (Side::Rows, row, self.tile_rows()),
             Operand::Columns => (Side::Columns, column, self.tile_columns()),
         };
-        let (item, first) = ((partition, chunk.as_ref()), nth * each.clone());
+        let (item, first) = ((partition, shard.as_ref()), nth * each.clone());
         let begin = self.begin(item, of, first.clone());
-        let (first, chunk, rank) = match begin.shard {
-            Some(chunk) if scale.travels => (begin.first, chunk, Expr::me()),
+        let (first, shard, rank) = match begin.shard {
+            Some(shard) if scale.travels => (begin.first, shard, Expr::me()),
             // In several shards, which are one matrix.
             None if scale.travels => (begin.first, 0.into(), Expr::me()),
             Some(_) | None => (self.among_all(item, of, first), 0.into(), 0.into()),
@@ -491,7 +491,7 @@ impl Walk<'_, '_> {
             at: At {
                 column,
                 row,
-                chunk,
+                shard,
                 whose: rank.into(),
             },
             multicast: false,

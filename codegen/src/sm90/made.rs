@@ -67,7 +67,7 @@ impl Walk<'_, '_> {
         if !self.b.kernel.buffers[tensor.index()].is_scratch() {
             return Vec::new();
         }
-        let Some([rows, columns]) = self.extents_in_chunk(var) else {
+        let Some([rows, columns]) = self.extents_in_shard(var) else {
             return Vec::new();
         };
         let per = self.subtiles_of_block();
@@ -101,8 +101,8 @@ impl Walk<'_, '_> {
     pub(super) fn read_tile_scales(&mut self, from: &Region) -> Option<Vec<Node>> {
         let tensor = self.b.kernel.made_of(from.buffer)?;
         let (_, var) = side(from)?;
-        let (partition, chunk, row, column) = self.item(var)?;
-        let end = |side: Side| self.span(partition, side, chunk.as_ref());
+        let (partition, shard, row, column) = self.item(var)?;
+        let end = |side: Side| self.span(partition, side, shard.as_ref());
         let rows = [row * self.tile_rows(), end(Side::Rows)];
         let columns = [column * self.tile_columns(), end(Side::Columns)];
         Some(vec![

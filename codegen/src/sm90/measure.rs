@@ -28,21 +28,21 @@ impl Walk<'_, '_> {
         self.inside(&leaf.around, &mut |_| vec![Node::Fragment(op.clone())])
     }
 
-    /// First row and column of a subtile in its chunk, each with one past the last that there is.
-    pub(super) fn extents_in_chunk(&mut self, var: Var) -> Option<[[Expr; 2]; 2]> {
-        let (partition, chunk, row, column) = self.item(var)?;
+    /// First row and column of a subtile in its shard, each with one past the last that there is.
+    pub(super) fn extents_in_shard(&mut self, var: Var) -> Option<[[Expr; 2]; 2]> {
+        let (partition, shard, row, column) = self.item(var)?;
         let (row, column) = self.subtile_at(row, column, Expr::var("part"));
-        let end = |side: Side| self.span(partition, side, chunk.as_ref());
+        let end = |side: Side| self.span(partition, side, shard.as_ref());
         Some([[row, end(Side::Rows)], [column, end(Side::Columns)]])
     }
 
     /// First row and column of a subtile among all, each with one past the last that there is.
     pub(super) fn extents(&mut self, var: Var) -> Option<[[Expr; 2]; 2]> {
-        let (partition, chunk, row, column) = self.item(var)?;
+        let (partition, shard, row, column) = self.item(var)?;
         let (row, column) = self.subtile_at(row, column, Expr::var("part"));
-        let of = (partition, chunk.as_ref());
+        let of = (partition, shard.as_ref());
         let side = |side: Side, first: Expr| {
-            let end = self.span(partition, side, chunk.as_ref());
+            let end = self.span(partition, side, shard.as_ref());
             [first, end].map(|at| self.among_all(of, side, at))
         };
         Some([side(Side::Rows, row), side(Side::Columns, column)])

@@ -14,41 +14,41 @@ pub(super) struct Begin {
 }
 
 impl Walk<'_, '_> {
-    /// Begin of a side of an item, `first` behind the beginning of its chunk.
+    /// Begin of a side of an item, `first` behind the beginning of its shard.
     pub(super) fn begin(
         &self,
-        (partition, chunk): (PartitionId, Option<&Expr>),
+        (partition, shard): (PartitionId, Option<&Expr>),
         side: Side,
         first: Expr,
     ) -> Begin {
-        let divided = self.b.kernel.is_chunked_along(partition, side);
-        let shard = chunk.filter(|_| divided).cloned();
+        let divided = self.b.kernel.is_sharded_along(partition, side);
+        let shard = shard.filter(|_| divided).cloned();
         Begin { shard, first }
     }
 
     /// Begin among all shards.
     pub(super) fn among_all(
         &self,
-        (partition, chunk): (PartitionId, Option<&Expr>),
+        (partition, shard): (PartitionId, Option<&Expr>),
         side: Side,
         first: Expr,
     ) -> Expr {
         let dim = self.b.kernel.partitions[partition.index()].dim(side);
-        let begin = self.begin((partition, chunk), side, first);
-        begin.behind(Field::ChunkRows(dim))
+        let begin = self.begin((partition, shard), side, first);
+        begin.behind(Field::ShardRows(dim))
     }
 
     /// Begin of a side of a tensor's box, for an item.
     fn begin_of(&self, item: Var, (tensor, side): (TensorId, Side), first: Expr) -> Begin {
         let item = self.item(item);
-        let shard = item.and_then(|(partition, chunk, ..)| {
+        let shard = item.and_then(|(partition, shard, ..)| {
             let own = self.b.kernel.is_shard_of(partition, tensor, side);
-            chunk.filter(|_| own)
+            shard.filter(|_| own)
         });
         Begin { shard, first }
     }
 
-    /// Begin of a region in its map, from the row and column in the item's chunk on.
+    /// Begin of a region in its map, from the row and column in the item's shard on.
     pub fn place(
         &mut self,
         region: &Region,
@@ -59,7 +59,7 @@ impl Walk<'_, '_> {
     ) -> At {
         let view = self.b.maps[usize::from(map.0)].view;
         let buffer = &self.b.kernel.buffers[region.buffer.index()];
-        let held = buffer.chunk_only();
+        let held = buffer.shard_only();
         let rows = self.begin_of(item, (region.buffer, Side::Rows), row);
         let mut columns = self.begin_of(item, (region.buffer, Side::Columns), column);
         if region.columns == Axis::All {
@@ -68,10 +68,10 @@ impl Walk<'_, '_> {
         }
         let whole = matches!(
             view,
-            View::Flat | View::ColumnChunks | View::SharedChunk | View::SharedRows
+            View::Flat | View::ColumnShards | View::SharedShard | View::SharedRows
         );
-        if !whole && !held && rows.shard.is_none() && self.b.kernel.is_chunked(buffer.rows) {
-            let message = format!("a tile of `{}` in several of its chunks", buffer.name);
+        if !whole && !held && rows.shard.is_none() && self.b.kernel.is_sharded(buffer.rows) {
+            let message = format!("a tile of `{}` in several of its shards", buffer.name);
             self.refuse(
                 message,
                 "items that the ranks divide as they divide its rows",
@@ -83,10 +83,10 @@ impl Walk<'_, '_> {
             false => rows,
         };
         let slot = slot.unwrap_or(Expr::Const(0));
-        let [of_rows, of_columns] = [buffer.rows, buffer.columns].map(Field::ChunkRows);
+        let [of_rows, of_columns] = [buffer.rows, buffer.columns].map(Field::ShardRows);
         let (nobody, mine) = (|| Expr::Const(0), || Whose::Rank(Expr::Const(0)));
-        let chunk = rows.shard.clone().unwrap_or(Expr::Const(0));
-        let (row, column, chunk, whose) = match view {
+        let shard = rows.shard.clone().unwrap_or(Expr::Const(0));
+        let (row, column, shard, whose) = match view {
             View::Flat => {
                 let row = match held {
                     true => rows.first,
@@ -94,15 +94,15 @@ impl Walk<'_, '_> {
                 };
                 (row, columns.behind(of_columns), nobody(), mine())
             }
-            View::Chunks => (rows.first, columns.first, chunk, mine()),
-            View::ColumnChunks => {
-                let chunk = columns.shard.unwrap_or(nobody());
-                (rows.first, columns.first, chunk, mine())
+            View::Shards => (rows.first, columns.first, shard, mine()),
+            View::ColumnShards => {
+                let shard = columns.shard.unwrap_or(nobody());
+                (rows.first, columns.first, shard, mine())
             }
-            View::SharedChunks
-            | View::SharedChunk
+            View::SharedShards
+            | View::SharedShard
             | View::SharedSlots
-            | View::SharedSlotChunks
+            | View::SharedSlotShards
             | View::SharedRows
                 if columns.shard.is_some() =>
             {
@@ -115,18 +115,18 @@ impl Walk<'_, '_> {
                 self.refuse(message, hint);
                 (rows.first, columns.first, nobody(), whose)
             }
-            View::SharedChunks => (rows.first, columns.first, chunk, whose),
-            View::SharedChunk => (rows.first, columns.first, nobody(), whose),
+            View::SharedShards => (rows.first, columns.first, shard, whose),
+            View::SharedShard => (rows.first, columns.first, nobody(), whose),
             View::SharedSlots | View::SharedRows => (rows.first, columns.first, slot, whose),
-            View::SharedSlotChunks => {
-                let chunk = slot * Expr::world() + chunk;
-                (rows.first, columns.first, chunk, whose)
+            View::SharedSlotShards => {
+                let shard = slot * Expr::world() + shard;
+                (rows.first, columns.first, shard, whose)
             }
         };
         At {
             column,
             row,
-            chunk,
+            shard,
             whose,
         }
     }
@@ -139,7 +139,7 @@ impl Walk<'_, '_> {
         let across = |(partition, ..): (PartitionId, _, _, _)| {
             self.b.kernel.is_across(partition, buffer.rows)
         };
-        buffer.chunk_only() && self.item(item).is_some_and(across)
+        buffer.shard_only() && self.item(item).is_some_and(across)
     }
 
     /// Rows of an item, counted from the first of a rank's shard: below zero, modulo 2^32, where the item begins before it. A
@@ -150,7 +150,7 @@ impl Walk<'_, '_> {
             self.refuse(message, "a loop over ranks, `.on(rank)`");
             return rows;
         };
-        let before = rank.clone() * Expr::Field(Field::ChunkRows(buffer.rows));
+        let before = rank.clone() * Expr::Field(Field::ShardRows(buffer.rows));
         Begin {
             first: rows.first - before,
             ..rows

@@ -1,4 +1,4 @@
-//! The scales of a piece, beside the boxes that its elements travel in: those of rows by ordinary loads and stores of one thread,
+//! The scales of a chunk, beside the boxes that its elements travel in: those of rows by ordinary loads and stores of one thread,
 //! those of blocks in a box of each batch, which has as many blocks of K as the batch has boxes.
 
 use super::leaves::moved_blocks;
@@ -8,23 +8,23 @@ use crate::program::{Side, TensorId, Var};
 use crate::warp::{At, BATCH, Expr, MapId, Node, Symbol, Test};
 
 impl Walk<'_, '_> {
-    /// The scales of a piece. Where it travels in batches, they go with the first: who waits for a piece waits for all of them.
+    /// The scales of a chunk. Where it travels in batches, they go with the first: who waits for a chunk waits for all of them.
     pub(super) fn scales(&mut self, var: Var, op: &Op, batched: bool) -> Vec<Node> {
-        let (OpKind::Copy { dst, src }, Some((partition, chunk, row, _))) =
+        let (OpKind::Copy { dst, src }, Some((partition, shard, row, _))) =
             (&op.kind, self.item(var))
         else {
             return Vec::new();
         };
-        let piece = self.piece(self.box_rows());
-        let start = row * piece.clone();
-        let all = self.span(partition, Side::Rows, chunk.as_ref());
-        let first = self.among_all((partition, chunk.as_ref()), Side::Rows, start.clone());
+        let chunk = self.chunk(self.box_rows());
+        let start = row * chunk.clone();
+        let all = self.span(partition, Side::Rows, shard.as_ref());
+        let first = self.among_all((partition, shard.as_ref()), Side::Rows, start.clone());
         let copy = Node::CopyScales {
             tensor: src.buffer,
             from: self.home_of_scales(&src.home),
             to: self.home_of_scales(&dst.home),
             row: first,
-            rows: Expr::Min(Box::new(piece), Box::new(all - start)),
+            rows: Expr::Min(Box::new(chunk), Box::new(all - start)),
         };
         match batched {
             true => vec![Node::If {
@@ -49,7 +49,7 @@ impl Walk<'_, '_> {
             .usage
             .rows_each();
         let row = self.item(var).map_or(0.into(), |(_, _, row, _)| row);
-        let row = row * self.piece(self.box_rows());
+        let row = row * self.chunk(self.box_rows());
         let row = match each {
             1 => row,
             each => row / Expr::symbol(Symbol::ScaleBlock, each),
@@ -82,17 +82,17 @@ impl Walk<'_, '_> {
         self.box_rows() / self.b.kernel.buffers[scale.index()].usage.rows_each()
     }
 
-    /// Refuses pieces that no box of their scales begins with.
+    /// Refuses chunks that no box of their scales begins with.
     pub(super) fn whole_blocks(&mut self, op: &Op) {
         let Some(block) = moved_blocks(self.b.kernel, op) else {
             return;
         };
-        let (rows, unit) = (self.box_rows(), block.chunk_unit());
+        let (rows, unit) = (self.box_rows(), block.shard_unit());
         if rows.is_multiple_of(unit) {
             return;
         }
         let at = self.at.replace(self.b.kernel.loc(op.id));
-        let message = format!("pieces of {rows} rows, whose scales of {block} travel with them");
+        let message = format!("chunks of {rows} rows, whose scales of {block} travel with them");
         self.refuse(message, format!("a multiple of {unit} rows"));
         self.at = at;
     }

@@ -6,7 +6,7 @@ use super::walk::Walk;
 use crate::warp::{Expr, Node, Symbol, Test};
 
 impl Walk<'_, '_> {
-    /// The waits for the slab that a step begins, if it begins one. No slab is empty: what is cut into pieces has some depth.
+    /// The waits for the slab that a step begins, if it begins one. No slab is empty: what is cut into chunks has some depth.
     pub(super) fn each_slab(&mut self, pass: &Pass<'_>) -> Vec<Node> {
         let slabs = pass
             .slab_waits

@@ -17,17 +17,17 @@ impl Walk<'_, '_> {
         let ItemsOf {
             var,
             partition,
-            chunk,
+            shard,
             ..
         } = items;
-        let chunk = chunk.map(|chunk| self.rank(chunk));
+        let shard = shard.map(|shard| self.rank(shard));
         let divided = &self.b.kernel.partitions[partition.index()];
         let blocks = Side::ALL.map(|side| divided.block(side));
-        let [rows, columns] = self.chunk_sides(partition, chunk.as_ref());
+        let [rows, columns] = self.shard_sides(partition, shard.as_ref());
         let [rows, columns] = [(rows, blocks[0]), (columns, blocks[1])].map(|(all, block)| {
             match block {
                 Some(block) => all.ceil_div(block),
-                // All of a chunk is an item, if there is any of it.
+                // All of a shard is an item, if there is any of it.
                 None => Expr::Min(all.into(), Box::new(1.into())),
             }
         });
@@ -38,7 +38,7 @@ impl Walk<'_, '_> {
         let some = self.chosen(&mut nodes, items, all);
         let bound = Bound::Item {
             partition,
-            chunk,
+            shard,
             row: Expr::var(format!("{name}.row")),
             column: Expr::var(format!("{name}.column")),
         };

@@ -172,13 +172,13 @@ impl Walk<'_, '_> {
         if side(dst).is_some_and(|(_, var)| self.is_part(dst, var)) {
             let name = &self.b.kernel.buffers[dst.buffer.index()].name;
             let message = format!("a copy of a part of a tile into `{name}`, which has one shard");
-            self.refuse(message, "pieces of each shard: `x.pieces(..)`, `.of(rank)`");
+            self.refuse(message, "chunks of each shard: `x.chunks(..)`, `.of(rank)`");
         }
     }
 
     /// Number of epilogue tiles of one output tile.
     pub(super) fn subtiles(&self) -> Expr {
-        if self.tiling().swapped() {
+        if self.tiling().swap_ab() {
             self.tile_rows() / self.subtile_rows()
         } else {
             self.tile_columns() / self.subtile_columns()
@@ -187,7 +187,7 @@ impl Walk<'_, '_> {
 
     /// Elements of one.
     pub(super) fn subtile_elements(&self) -> Expr {
-        if self.tiling().swapped() {
+        if self.tiling().swap_ab() {
             self.subtile_rows() * self.tile_columns()
         } else {
             self.tile_rows() * self.subtile_columns()
@@ -205,7 +205,7 @@ impl Walk<'_, '_> {
                 side
             }
         };
-        if self.tiling().swapped() {
+        if self.tiling().swap_ab() {
             let column = half(column, self.subtile_columns());
             (row + part * self.subtile_rows(), column)
         } else {

@@ -20,12 +20,12 @@ impl Walk<'_, '_> {
         let ItemsOf {
             var,
             partition,
-            chunk,
+            shard,
             ..
         } = items;
         self.tiling = self.b.cta.tiling_of(self.b.kernel, var, partition);
-        let mine = chunk == Some(&RankExpr::Me);
-        let chunk = chunk.map(|chunk| self.rank(chunk));
+        let mine = shard == Some(&RankExpr::Me);
+        let shard = shard.map(|shard| self.rank(shard));
         let tile = self.tiling().tile();
         let (down, across) = self.b.cta.cluster();
         let block = &self.b.kernel.partitions[partition.index()];
@@ -41,7 +41,7 @@ impl Walk<'_, '_> {
         let mut passes = passes(self, &leaves);
         self.epilogues(&mut passes);
         let mut nodes = Vec::new();
-        let [rows, columns] = self.chunk_sides(partition, chunk.as_ref());
+        let [rows, columns] = self.shard_sides(partition, shard.as_ref());
         self.own_steps(&mut nodes, multiplies(body));
         let tiles_n = self.own_columns(&mut nodes, partition, columns);
         let rows = rows.ceil_div(clustered(self.b.tile_rows(self.tiling), down));
@@ -64,7 +64,7 @@ impl Walk<'_, '_> {
             var,
             Bound::Item {
                 partition,
-                chunk: chunk.clone(),
+                shard: shard.clone(),
                 row: row.clone(),
                 column: column.clone(),
             },
@@ -134,9 +134,9 @@ impl Walk<'_, '_> {
         for each in cta::loops(body) {
             self.tiling = (self.b.cta).tiling_of(self.b.kernel, each.items, each.partition);
             self.own_steps(&mut nodes, multiplies(each.body));
-            // Those of a chunk are known where its rank is.
+            // Those of a shard are known where its rank is.
             let kernel = self.b.kernel;
-            if !kernel.is_chunked_along(each.partition, Side::Columns) {
+            if !kernel.is_sharded_along(each.partition, Side::Columns) {
                 let columns = self.span(each.partition, Side::Columns, None);
                 self.own_columns(&mut nodes, each.partition, columns);
             }

@@ -38,19 +38,19 @@ impl Walk<'_, '_> {
 
     /// Reads for subtile `part`.
     fn reads(&self, pass: &Pass<'_>, var: Var, part: Expr) -> Vec<(AccId, FragmentOp)> {
-        let Some((partition, chunk, row, column)) = self.item(var) else {
+        let Some((partition, shard, row, column)) = self.item(var) else {
             return Vec::new();
         };
         let (row, column) = self.subtile_at(row, column, part);
         let partition_of = &self.b.kernel.partitions[partition.index()];
-        let in_all = |side: Side, at: Expr| self.among_all((partition, chunk.as_ref()), side, at);
+        let in_all = |side: Side, at: Expr| self.among_all((partition, shard.as_ref()), side, at);
         let (row, column) = (in_all(Side::Rows, row), in_all(Side::Columns, column));
-        // Numbers of rows in other chunks may be on their way.
+        // Numbers of rows in other shards may be on their way.
         let end = |side: Side, tensor: TensorId| match self.b.kernel.buffers[tensor.index()]
             .usage
             .is_gathered()
         {
-            true => in_all(side, self.span(partition, side, chunk.as_ref())),
+            true => in_all(side, self.span(partition, side, shard.as_ref())),
             false => Expr::Field(Field::Size(partition_of.dim(side))),
         };
         let mut reads = Vec::new();

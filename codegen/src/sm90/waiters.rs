@@ -23,7 +23,7 @@ struct At {
     /// The loops over ranks: their variables, and whether each rank is visited once at most.
     loops: Vec<(Var, bool)>,
     /// The ranks that an item, if there is one, is of.
-    chunk: Option<RankExpr>,
+    shard: Option<RankExpr>,
     /// True if its item copies: each of its batches waits.
     copies: bool,
     /// True if its loop visits an item in some launches only: in the others nobody would move the base on.
@@ -69,7 +69,7 @@ impl Counters {
                 }
                 Block::Items {
                     partition,
-                    chunk,
+                    shard,
                     selection,
                     body,
                     ..
@@ -77,7 +77,7 @@ impl Counters {
                     let divided = kernel.partitions[partition.index()].column_block.is_some();
                     let at = At {
                         selects: !selection.is_fixed(divided),
-                        chunk: chunk.clone(),
+                        shard: shard.clone(),
                         copies: copies(body),
                         ..at.clone()
                     };
@@ -141,7 +141,7 @@ impl At {
         let moves = |var: Var| {
             let rank = RankExpr::Var(var);
             let named = CellIndex::Rank(Pick::One(rank.clone()));
-            self.chunk == Some(rank) || index.contains(&named)
+            self.shard == Some(rank) || index.contains(&named)
         };
         item && !self.copies
             && !self.selects

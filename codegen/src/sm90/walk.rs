@@ -37,7 +37,7 @@ pub(super) enum Bound {
     Rank(Expr),
     Item {
         partition: PartitionId,
-        chunk: Option<Expr>,
+        shard: Option<Expr>,
         row: Expr,
         column: Expr,
     },
@@ -50,8 +50,8 @@ pub(super) struct ItemsOf<'a> {
     pub var: Var,
     /// Partition of the items.
     pub partition: PartitionId,
-    /// Chunk of the items.
-    pub chunk: Option<&'a RankExpr>,
+    /// Shard of the items.
+    pub shard: Option<&'a RankExpr>,
     /// Selection of those items.
     pub selection: &'a Selection,
 }
@@ -70,7 +70,7 @@ pub(super) struct Walk<'b, 'a> {
     pub tiles_n: Option<(PartitionId, Expr)>,
     /// The steps of its products.
     pub steps: Expr,
-    /// Batches of a piece of the loop that it is in, as a number of the plan's.
+    /// Batches of a chunk of the loop that it is in, as a number of the plan's.
     pub batches: Expr,
     /// Boxes of such a batch.
     pub boxes: Expr,
@@ -224,7 +224,7 @@ impl<'b, 'a> Walk<'b, 'a> {
                 Block::Items {
                     var,
                     partition,
-                    chunk,
+                    shard,
                     selection,
                     body,
                     ..
@@ -234,13 +234,13 @@ impl<'b, 'a> Walk<'b, 'a> {
                     let items = ItemsOf {
                         var: *var,
                         partition: *partition,
-                        chunk: chunk.as_ref(),
+                        shard: shard.as_ref(),
                         selection,
                     };
                     nodes.extend(match self.which {
                         WarpRole::Spare if !copies(body) => self.beside(of, items, body),
                         WarpRole::Fetch | WarpRole::Send | WarpRole::Spare => {
-                            self.pieces(of, items, body)
+                            self.chunks(of, items, body)
                         }
                         WarpRole::Load | WarpRole::Store | WarpRole::Multiply | WarpRole::End => {
                             self.tiles(of, items, body)
@@ -316,7 +316,7 @@ impl<'b, 'a> Walk<'b, 'a> {
             Whose::Rank(rank) => rank,
             Whose::Everywhere => {
                 let message = "scales in every rank's memory at once";
-                let hint = "a loop over ranks, `.on(rank)`; elements go everywhere without them: `x.everywhere().data()[p]`";
+                let hint = "a loop over ranks, `.on(rank)`; elements go everywhere without them: `x.everywhere().data()[c]`";
                 self.refuse(message, hint);
                 Expr::me()
             }
@@ -330,23 +330,23 @@ impl<'b, 'a> Walk<'b, 'a> {
             .find_map(|(known, bound)| match bound {
                 Bound::Item {
                     partition,
-                    chunk,
+                    shard,
                     row,
                     column,
                 } if *known == var => {
-                    Some((*partition, chunk.clone(), row.clone(), column.clone()))
+                    Some((*partition, shard.clone(), row.clone(), column.clone()))
                 }
                 Bound::Item { .. } | Bound::Rank(_) => None,
             })
     }
 
-    /// Columns of the grid of cells that every chunk of a partition has along a counter axis over it.
+    /// Columns of the grid of cells that every shard of a partition has along a counter axis over it.
     pub fn cell_columns(&self, partition: PartitionId) -> Expr {
         let item = &self.b.kernel.partitions[partition.index()];
         match item.column_block {
             None => Expr::Const(1),
-            Some(block) if self.b.kernel.is_chunked_along(partition, Side::Columns) => {
-                Expr::Field(Field::ChunkRows(item.columns)).ceil_div(block)
+            Some(block) if self.b.kernel.is_sharded_along(partition, Side::Columns) => {
+                Expr::Field(Field::ShardRows(item.columns)).ceil_div(block)
             }
             Some(block) => match &self.tiles_n {
                 Some((of, tiles_n)) if *of == partition => tiles_n.clone(),
@@ -358,8 +358,8 @@ impl<'b, 'a> Walk<'b, 'a> {
         }
     }
 
-    pub(super) fn chunks(&self, partition: PartitionId) -> Expr {
-        match self.b.kernel.chunked_side(partition) {
+    pub(super) fn shards(&self, partition: PartitionId) -> Expr {
+        match self.b.kernel.sharded_side(partition) {
             Some(_) => Expr::world(),
             None => Expr::Const(1),
         }
@@ -410,13 +410,13 @@ impl<'b, 'a> Walk<'b, 'a> {
         what: &str,
     ) -> MapId {
         let view = match self.view(tensor, item) {
-            View::ColumnChunks => View::Flat,
+            View::ColumnShards => View::Flat,
             view @ (View::Flat
-            | View::Chunks
-            | View::SharedChunks
+            | View::Shards
+            | View::SharedShards
             | View::SharedSlots
-            | View::SharedSlotChunks
-            | View::SharedChunk
+            | View::SharedSlotShards
+            | View::SharedShard
             | View::SharedRows) => view,
         };
         self.map_as(tensor, view, boxed, what)
@@ -455,7 +455,7 @@ impl<'b, 'a> Walk<'b, 'a> {
             view,
             box_columns: columns,
             box_rows: rows,
-            partial_chunk: false,
+            partial_shard: false,
         });
         let id = MapId((maps.len() - 1) as u16);
         self.b.clips(id, false);
@@ -469,19 +469,19 @@ impl Builder<'_> {
         self.clips(id, true);
     }
 
-    /// Gives a map its sibling, if it needs one. Loads mind a short chunk's end only where the memory may end, too: what
+    /// Gives a map its sibling, if it needs one. Loads mind a short shard's end only where the memory may end, too: what
     /// they have beyond it is multiplied into rows that nobody stores.
     fn clips(&mut self, id: MapId, stored: bool) {
         let map = &mut self.maps[usize::from(id.0)];
         let usage = self.kernel.buffers[map.tensor.index()].usage;
-        let divided = self.kernel.is_chunked(map.divided(self.kernel));
-        map.partial_chunk |= divided && map.ends_with_chunks(usage, stored);
+        let divided = self.kernel.is_sharded(map.divided(self.kernel));
+        map.partial_shard |= divided && map.ends_with_shards(usage, stored);
     }
 
     fn view(&self, tensor: TensorId) -> View {
         let buffer = &self.kernel.buffers[tensor.index()];
-        let [chunked, by_columns] =
-            [buffer.rows, buffer.columns].map(|dim| self.kernel.is_chunked(dim));
+        let [sharded, by_columns] =
+            [buffer.rows, buffer.columns].map(|dim| self.kernel.is_sharded(dim));
         let written = buffer.usage.is_output();
         let Placement {
             symmetric,
@@ -490,17 +490,17 @@ impl Builder<'_> {
         } = buffer.usage.placement;
         let one = slots == Slots::Count(1);
         match rows {
-            // Where an operand is MN-major, every chunk is a matrix of its own.
-            _ if !symmetric && chunked && (written || buffer.mn_major) => View::Chunks,
-            _ if !symmetric && by_columns && written => View::ColumnChunks,
+            // Where an operand is MN-major, every shard is a matrix of its own.
+            _ if !symmetric && sharded && (written || buffer.mn_major) => View::Shards,
+            _ if !symmetric && by_columns && written => View::ColumnShards,
             _ if !symmetric => View::Flat,
-            HeldRows::Whole if buffer.is_scratch() && chunked => View::SharedSlotChunks,
+            HeldRows::Whole if buffer.is_scratch() && sharded => View::SharedSlotShards,
             _ if buffer.is_scratch() && one && by_columns && !self.reached_by_peers(tensor) => {
-                View::ColumnChunks
+                View::ColumnShards
             }
             _ if buffer.usage.has_slots() => View::SharedSlots,
-            HeldRows::Whole => View::SharedChunks,
-            HeldRows::Shard => View::SharedChunk,
+            HeldRows::Whole => View::SharedShards,
+            HeldRows::Shard => View::SharedShard,
         }
     }
 

@@ -76,7 +76,7 @@ pub(crate) struct Parts {
     pub items: Var,
     pub partition: PartitionId,
     pub tile: Tile,
-    pub swapped: bool,
+    pub swap_ab: bool,
     pub element: Dtype,
     pub places: u32,
     pub operands: Vec<Operand>,
@@ -118,13 +118,13 @@ impl Tiling {
     }
 
     /// True if its columns are on the instruction's M side, and its rows on the N side (swap AB).
-    pub const fn swapped(&self) -> bool {
-        self.0.swapped
+    pub const fn swap_ab(&self) -> bool {
+        self.0.swap_ab
     }
 
     /// Puts what rows and columns have in the order of the M side and the N side.
     pub fn sides<T>(&self, rows: T, columns: T) -> (T, T) {
-        if self.0.swapped {
+        if self.0.swap_ab {
             (columns, rows)
         } else {
             (rows, columns)
@@ -237,7 +237,7 @@ impl Tiling {
 
     /// True if an operand is on the instruction's M side.
     pub fn is_on_m(&self, operand: usize) -> bool {
-        self.0.operands[operand].columns == self.0.swapped
+        self.0.operands[operand].columns == self.0.swap_ab
     }
 
     /// CTAs that split the K of a tile; 1: none.
@@ -329,7 +329,7 @@ impl Tiling {
     /// Columns that one box of TMA has of a subtile: all, or where the tile is swapped a line of the widest swizzle of
     /// elements of so many bytes. Such *slices* lie one after another.
     pub const fn slice_columns(&self, bytes: u32) -> u32 {
-        if self.0.swapped {
+        if self.0.swap_ab {
             LINE / bytes
         } else {
             self.0.subtile.columns

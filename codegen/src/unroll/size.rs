@@ -36,7 +36,7 @@ pub(crate) fn fits(kernel: &Kernel, geometry: &Geometry, shape: &Shape) -> Resul
         kernel.name, geometry.world
     );
     let hint = format!(
-        "at most {MOST_STEPS} are checked at once: use larger tiles and pieces, or a smaller shape or world"
+        "at most {MOST_STEPS} are checked at once: use larger tiles and chunks, or a smaller shape or world"
     );
     let found = Diagnostic::new(Rule::Shape, None, message).hint(hint);
     Err(Diagnostics::from(found))
@@ -52,14 +52,14 @@ fn blocks(body: &[Block], geometry: &Geometry) -> u64 {
         } => blocks(then, geometry).max(blocks(otherwise, geometry)),
         Block::Items {
             partition,
-            chunk,
+            shard,
             body,
             ..
         } => {
-            let chunks = u64::from(geometry.partition_chunks(*partition));
-            let items = match chunk {
+            let shards = u64::from(geometry.partition_shards(*partition));
+            let items = match shard {
                 None => geometry.cells(*partition),
-                Some(_) => geometry.cells(*partition) / chunks.max(1),
+                Some(_) => geometry.cells(*partition) / shards.max(1),
             };
             items.saturating_mul(ops(body, geometry))
         }
@@ -84,7 +84,7 @@ fn ops(body: &[Op], geometry: &Geometry) -> u64 {
             .iter()
             .map(|index| match index {
                 CellIndex::Rank(pick) => picked(pick, world),
-                // Tiles overlap at most two pieces of equal rows, and a few otherwise; those across shards a few of each.
+                // Tiles overlap at most two chunks of equal rows, and a few otherwise; those across shards a few of each.
                 CellIndex::Along(..) if geometry.is_across() => world.saturating_mul(4),
                 CellIndex::Along(..) => 4,
                 CellIndex::Item(_) => 1,

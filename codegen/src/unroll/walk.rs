@@ -101,29 +101,29 @@ impl<'a> Walker<'a> {
                     at,
                     var,
                     partition,
-                    chunk,
+                    shard,
                     order,
                     selection,
                     body,
                 } => {
-                    let chunks = match chunk {
-                        None => 0..self.geometry.partition_chunks(*partition),
+                    let shards = match shard {
+                        None => 0..self.geometry.partition_shards(*partition),
                         Some(expr) => {
-                            let chunk = self.rank_value(
+                            let shard = self.rank_value(
                                 expr,
-                                self.geometry.partition_chunks(*partition),
-                                "chunk",
+                                self.geometry.partition_shards(*partition),
+                                "shard",
                                 at,
                             )?;
-                            chunk..chunk + 1
+                            shard..shard + 1
                         }
                     };
-                    for chunk in chunks {
-                        let (rows, columns) = self.geometry.grid(*partition, Some(chunk));
+                    for shard in shards {
+                        let (rows, columns) = self.geometry.grid(*partition, Some(shard));
                         let some = self.some(selection, rows * columns, *partition, at)?;
                         for nth in 0..some.count {
                             let (row, column) = order.at(some.at(nth), rows, columns);
-                            let item = shape::Item { chunk, row, column };
+                            let item = shape::Item { shard, row, column };
                             self.bound[var.index()] = Bound::Item {
                                 partition: *partition,
                                 item,
@@ -486,7 +486,7 @@ impl<'a> Walker<'a> {
                         self.rank, rows.start, rows.end, buffer.name, held.start, held.end
                     ),
                 )
-                .hint(format!("{} holds on each rank only the chunk it owns: address the owner with `.on(rank)`", buffer.name)));
+                .hint(format!("{} holds on each rank only the shard it owns: address the owner with `.on(rank)`", buffer.name)));
             }
         }
         Ok(rectangle)

@@ -27,7 +27,7 @@ pub enum Expr {
     Min(Box<Expr>, Box<Expr>),
     /// A quotient, rounded up.
     CeilDiv(Box<Expr>, Box<Expr>),
-    /// Rows of a chunk of a dimension: the last ones may be short or empty.
+    /// Rows of a shard of a dimension: the last ones may be short or empty.
     RowsOf(DimId, Box<Expr>),
     /// The rank at a step of an order that the host passes as a table.
     Ordered(OrderId, Box<Expr>),
@@ -64,17 +64,17 @@ pub enum Op {
 pub enum Field {
     /// The size of a dimension.
     Size(DimId),
-    /// Rows of a full chunk of it.
-    ChunkRows(DimId),
-    /// The chunk of it that has some rows, but not all; the world if there is none. It has output maps of its own.
-    PartialChunk(DimId),
+    /// Rows of a full shard of it.
+    ShardRows(DimId),
+    /// The shard of it that has some rows, but not all; the world if there is none. It has output maps of its own.
+    PartialShard(DimId),
     /// This rank.
     Me,
     /// Number of ranks.
     World,
     /// The first cell of a counter among all cells of a rank.
     First(CounterId),
-    /// Rows of the grid of cells that a chunk has along a counter axis over this partition.
+    /// Rows of the grid of cells that a shard has along a counter axis over this partition.
     CellRows(PartitionId),
     /// Number of waves of items that the GEMM's own CTAs do alone before the others join them.
     LateJoin,
@@ -111,8 +111,8 @@ impl Field {
     pub const fn bytes(self) -> u32 {
         match self {
             Field::Size(_)
-            | Field::ChunkRows(_)
-            | Field::PartialChunk(_)
+            | Field::ShardRows(_)
+            | Field::PartialShard(_)
             | Field::Me
             | Field::World
             | Field::First(_)
@@ -154,8 +154,8 @@ pub trait Values {
     fn var(&self, name: &str) -> u32;
     /// The field's value.
     fn field(&self, field: Field) -> u32;
-    /// Rows of a chunk.
-    fn rows_of(&self, dim: DimId, chunk: u32) -> u32;
+    /// Rows of a shard.
+    fn rows_of(&self, dim: DimId, shard: u32) -> u32;
     /// The rank at a step of an order.
     fn ordered(&self, order: OrderId, step: u32) -> u32;
     /// The CTA and how many there are.
@@ -218,7 +218,7 @@ impl Expr {
             }
             Expr::Min(a, b) => Ord::min(a.eval(values), b.eval(values)),
             Expr::CeilDiv(a, b) => a.eval(values).div_ceil(b.eval(values).max(1)),
-            Expr::RowsOf(dim, chunk) => values.rows_of(*dim, chunk.eval(values)),
+            Expr::RowsOf(dim, shard) => values.rows_of(*dim, shard.eval(values)),
             Expr::Ordered(order, step) => values.ordered(*order, step.eval(values)),
             Expr::Within => values.within(),
             Expr::Named(_, value) => value.eval(values),

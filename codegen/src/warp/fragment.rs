@@ -135,7 +135,7 @@ pub enum FragmentOp {
         tensor: TensorId,
         /// The slot.
         slot: Expr,
-        /// The tile's first row in the chunk, and one past the last that there is.
+        /// The tile's first row in the shard, and one past the last that there is.
         rows: [Expr; 2],
         /// First column among all, and one past the last that there is.
         columns: [Expr; 2],
@@ -242,7 +242,7 @@ pub enum ScalesTo {
         tensor: TensorId,
         /// The rank whose memory it is in, and the slot.
         to: [Expr; 2],
-        /// The first row in the chunk, and one past the last that there is.
+        /// The first row in the shard, and one past the last that there is.
         rows: [Expr; 2],
     },
 }

@@ -8,7 +8,7 @@
 //!
 //! On Hopper a CTA has three warpgroups. In the first, warp 0's elected thread loads (*load*) and warp 1's stores
 //! (*store*); on CTAs that move data the same two threads first fetch and send. The other two warpgroups multiply
-//! (*multiply*): they share a tile, half of its rows each (of its columns, if it is [swapped](Tiling::swapped)), or take
+//! (*multiply*): they share a tile, half of its rows each (of its columns, if it is [swapped](Tiling::swap_ab)), or take
 //! tiles in ping-pong, so that one rounds and hands over its tile while the other multiplies; then each has subtiles of its own
 //! and a thread that stores them. Where they share a tile that is too large for all of its subtiles to have room beside three
 //! stages, they end it with staggered epilogues: each has subtiles of its own half and a thread that stores them, in places
@@ -187,7 +187,7 @@ impl Warp {
     }
 }
 
-/// Boxes of a piece that are sent and signalled together.
+/// Boxes of a chunk that are sent and signalled together.
 pub const BATCH: u32 = 16;
 /// Stores of a sending thread that may still be reading their slots.
 pub const SENDING: u32 = 5;
@@ -404,7 +404,7 @@ impl Pipeline {
             true => (part / self.own_subtiles(), part % self.own_subtiles()),
             false => (0, part),
         };
-        if self.tiling().swapped() {
+        if self.tiling().swap_ab() {
             (part * subtile.rows, half * subtile.columns)
         } else {
             (half * subtile.rows, part * subtile.columns)

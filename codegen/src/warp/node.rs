@@ -427,15 +427,15 @@ pub enum Slot {
     NextSet,
 }
 
-/// A box's place in a map: {columns, rows in a chunk, chunk or slot, rank}.
+/// A box's place in a map: {columns, rows in a shard, shard or slot, rank}.
 #[derive(Clone, PartialEq, Debug)]
 pub struct At {
     /// First column.
     pub column: Expr,
     /// First row.
     pub row: Expr,
-    /// Chunk or slot.
-    pub chunk: Expr,
+    /// Shard or slot.
+    pub shard: Expr,
     /// Rank whose memory it is.
     pub whose: Whose,
 }
@@ -483,7 +483,7 @@ pub struct PartialBoxes {
     pub all: Expr,
 }
 
-/// A tensor map: 4-D {columns, rows in a chunk, chunk or slot, rank}, swizzled by a box's width: 128, 64 or 32 bytes.
+/// A tensor map: 4-D {columns, rows in a shard, shard or slot, rank}, swizzled by a box's width: 128, 64 or 32 bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Map {
     /// Name in the text.
@@ -496,56 +496,56 @@ pub struct Map {
     pub box_columns: u32,
     /// Rows of a box.
     pub box_rows: u32,
-    /// True if it has a sibling for the partial chunk, which ends where that chunk does. Stores go by it, and so do loads
+    /// True if it has a sibling for the partial shard, which ends where that shard does. Stores go by it, and so do loads
     /// of what has no padding there.
-    pub partial_chunk: bool,
+    pub partial_shard: bool,
 }
 
 impl Map {
-    /// The dimension whose chunks it may have, of its tensor's two.
+    /// The dimension whose shards it may have, of its tensor's two.
     pub(crate) fn divided(&self, kernel: &Kernel) -> DimId {
         let buffer = &kernel.buffers[self.tensor.index()];
         match self.view {
-            View::ColumnChunks => buffer.columns,
+            View::ColumnShards => buffer.columns,
             View::Flat
-            | View::Chunks
-            | View::SharedChunks
+            | View::Shards
+            | View::SharedShards
             | View::SharedSlots
-            | View::SharedSlotChunks
-            | View::SharedChunk
+            | View::SharedSlotShards
+            | View::SharedShard
             | View::SharedRows => buffer.rows,
         }
     }
 
-    /// True if its stores or loads must end where a chunk does: behind a chunk that is short lies what is
+    /// True if its stores or loads must end where a shard does: behind a shard that is short lies what is
     /// not the kernel's to write. Only scratch has padding there, and what only this rank has may end there.
-    pub(crate) const fn ends_with_chunks(&self, usage: Usage, stored: bool) -> bool {
+    pub(crate) const fn ends_with_shards(&self, usage: Usage, stored: bool) -> bool {
         match self.view {
             // Their last row is the tensor's.
             View::Flat | View::SharedRows => false,
-            // Each chunk of a MN-major operand is a matrix with lines of full chunks.
-            View::Chunks | View::ColumnChunks => !usage.is_fixed(),
-            View::SharedChunks | View::SharedSlots | View::SharedSlotChunks | View::SharedChunk => {
+            // Each shard of a MN-major operand is a matrix with lines of full shards.
+            View::Shards | View::ColumnShards => !usage.is_fixed(),
+            View::SharedShards | View::SharedSlots | View::SharedSlotShards | View::SharedShard => {
                 stored && !usage.is_scratch()
             }
         }
     }
 
-    /// True if a store or a load by it goes by the sibling where the chunk is the partial one.
+    /// True if a store or a load by it goes by the sibling where the shard is the partial one.
     pub(crate) const fn clips(&self, usage: Usage, stored: bool) -> bool {
-        self.partial_chunk && self.ends_with_chunks(usage, stored)
+        self.partial_shard && self.ends_with_shards(usage, stored)
     }
 
-    /// Chunk of that dimension that a box lies in: where each rank has a chunk, the chunk of the rank whose memory it
+    /// Shard of that dimension that a box lies in: where each rank has a shard, the shard of the rank whose memory it
     /// is; `None` of every rank's.
-    pub(crate) const fn chunk_at<'a>(&self, at: &'a At) -> Option<&'a Expr> {
+    pub(crate) const fn shard_at<'a>(&self, at: &'a At) -> Option<&'a Expr> {
         match self.view {
             View::Flat
-            | View::Chunks
-            | View::ColumnChunks
-            | View::SharedChunks
-            | View::SharedSlotChunks => Some(&at.chunk),
-            View::SharedSlots | View::SharedChunk => at.whose.rank(),
+            | View::Shards
+            | View::ColumnShards
+            | View::SharedShards
+            | View::SharedSlotShards => Some(&at.shard),
+            View::SharedSlots | View::SharedShard => at.whose.rank(),
             // None of one alone.
             View::SharedRows => None,
         }
@@ -557,12 +557,12 @@ impl View {
     /// and only the last that has rows is short.
     pub(crate) const fn across(self) -> View {
         match self {
-            View::Chunks => View::Flat,
-            View::SharedChunks | View::SharedSlotChunks => View::SharedRows,
+            View::Shards => View::Flat,
+            View::SharedShards | View::SharedSlotShards => View::SharedRows,
             View::Flat
-            | View::ColumnChunks
+            | View::ColumnShards
             | View::SharedSlots
-            | View::SharedChunk
+            | View::SharedShard
             | View::SharedRows => self,
         }
     }
@@ -571,20 +571,20 @@ impl View {
 /// Layout of a tensor's rows over a map's dimensions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum View {
-    /// All rows this rank holds in one chunk, of this rank alone.
+    /// All rows this rank holds in one shard, of this rank alone.
     Flat,
-    /// A chunk a rank, of this rank alone: a box is clipped at its chunk's end.
-    Chunks,
-    /// Chunks of this rank side by side: its columns are what the ranks divide.
-    ColumnChunks,
-    /// A chunk a rank, on every rank.
-    SharedChunks,
-    /// Slots of one chunk each, on every rank.
+    /// A shard a rank, of this rank alone: a box is clipped at its shard's end.
+    Shards,
+    /// Shards of this rank side by side: its columns are what the ranks divide.
+    ColumnShards,
+    /// A shard a rank, on every rank.
+    SharedShards,
+    /// Slots of one shard each, on every rank.
     SharedSlots,
-    /// Slots of a chunk a rank each, on every rank: slot by slot.
-    SharedSlotChunks,
-    /// One chunk (the owner's), on every rank.
-    SharedChunk,
-    /// Slots of all rows each, or one of them, on every rank: a box may be in several chunks.
+    /// Slots of a shard a rank each, on every rank: slot by slot.
+    SharedSlotShards,
+    /// One shard (the owner's), on every rank.
+    SharedShard,
+    /// Slots of all rows each, or one of them, on every rank: a box may be in several shards.
     SharedRows,
 }

@@ -22,7 +22,7 @@ pub struct LoopId {
 /// A loop over items, as all warps that run it know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ItemLoop {
-    /// Order in which it visits the items of its grid: a loop over the rows and columns of one chunk.
+    /// Order in which it visits the items of its grid: a loop over the rows and columns of one shard.
     pub order: TileOrder,
     /// Index of its tiling in the CTA.
     pub tiling: usize,

@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 pub(crate) trait Spelling {
     /// Name of a number that the host passes.
     fn field(&self, field: Field) -> String;
-    /// Rows of a chunk.
-    fn rows_of(&self, dim: DimId, chunk: &str) -> String;
+    /// Rows of a shard.
+    fn rows_of(&self, dim: DimId, shard: &str) -> String;
     /// The rank at a step of an order.
     fn ordered(&self, order: OrderId, step: &str) -> String;
     /// The CTA's number.
@@ -64,7 +64,7 @@ fn inside(expr: &Expr, outer: u8, names: &impl Spelling) -> String {
         }
         Expr::Min(a, b) => format!("min({}, {})", number(a, names), number(b, names)),
         Expr::CeilDiv(a, b) => format!("ceil_div({}, {})", number(a, names), number(b, names)),
-        Expr::RowsOf(dim, chunk) => names.rows_of(*dim, &number(chunk, names)),
+        Expr::RowsOf(dim, shard) => names.rows_of(*dim, &number(shard, names)),
         Expr::Ordered(order, step) => names.ordered(*order, &number(step, names)),
         Expr::Within => names.within().into(),
         Expr::Named(name, _) => (*name).into(),
@@ -103,10 +103,10 @@ pub(crate) fn field_name(pipeline: &Pipeline, field: Field) -> String {
     let dim = |dim: DimId| kernel.dims[usize::from(dim.0)].name.replace('.', "_");
     match field {
         Field::Size(id) => dim(id),
-        Field::ChunkRows(id) if dim(id) == "m" => "rows".into(),
-        Field::ChunkRows(id) => format!("{}_chunk", dim(id)),
-        Field::PartialChunk(id) if dim(id) == "m" => "partial_chunk".into(),
-        Field::PartialChunk(id) => format!("{}_partial_chunk", dim(id)),
+        Field::ShardRows(id) if dim(id) == "m" => "rows".into(),
+        Field::ShardRows(id) => format!("{}_shard", dim(id)),
+        Field::PartialShard(id) if dim(id) == "m" => "partial_shard".into(),
+        Field::PartialShard(id) => format!("{}_partial_shard", dim(id)),
         Field::Me => "me".into(),
         Field::World => "world".into(),
         Field::First(counter) => counter_name(kernel, counter),
@@ -131,7 +131,7 @@ pub(crate) fn field_name(pipeline: &Pipeline, field: Field) -> String {
                 },
             );
             let taken = |name: &str| {
-                ["cells", "rows", "partial_chunk", "me", "world", "late_join"].contains(&name)
+                ["cells", "rows", "partial_shard", "me", "world", "late_join"].contains(&name)
                     || kernel
                         .dims
                         .iter()
@@ -161,7 +161,7 @@ const OWN: &str = "T acc advance again all_steps arrive arrive_on at auto barrie
     gemm_rs griddim grouped_8 has height held i if include index init int items k lane last last_of late_comm \
     late_join launch_dependents load m mbarrier_init_fence me min mn_major multicast_add multicast_rank multicast_store multicast_sum multiply my_tiles my_tiles_m n next \
     next_ping_pong nullptr of_other oldest order order_at orderbarrier part partial_add partial_box_rows \
-    partial_chunk partial_send phase piece pieces pipelinestate place plan pragma previous reg_alloc \
+    partial_shard partial_send phase chunk chunks pipelinestate place plan pragma previous reg_alloc \
     reg_dealloc relaxed return role row row_major rows rows_of rule rulenumbers scale_line_stride scale_stride scales scales_make scales_read scales_write scheduler scope sending sent shared shared_address \
     shared_bytes slab slice slice_bytes slice_n smem_spare_staging smem_split_partial smem_staging smem_stored smem_subtile \
     spare_staging spare_staging_at spare_staging_bytes spare_staging_full spare_staging_full_at spare_staging_slots split split_partial \
@@ -179,7 +179,7 @@ const OWN: &str = "T acc advance again all_steps arrive arrive_on at auto barrie
     wgmma_fence wgmma_k_step wgmma_m64k16 wgmma_m64k32 wgmma_mn_major_k_step wgmma_row wgmma_wait what within world";
 
 /// Variables of loops that every schedule with credits has, and most schedules.
-const LOOPS: [&str; 2] = ["chunk", "peer"];
+const LOOPS: [&str; 2] = ["shard", "peer"];
 
 /// A loop's variable as the generated CUDA has it.
 pub(crate) fn variable(name: &str) -> String {

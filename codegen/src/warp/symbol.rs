@@ -38,12 +38,12 @@ pub enum Symbol {
     SpareStagingBytes,
     /// Columns of a staging buffer, of elements of so many bytes.
     StagingColumns(u32),
-    /// Boxes of a piece that one CTA sends, with one signal.
+    /// Boxes of a chunk that one CTA sends, with one signal.
     Batch,
     /// Stores of staging buffers under way that may still read them.
     Sending,
     /// Rows that have one counter cell.
-    Piece,
+    Chunk,
     /// Rows of an output subtile.
     SubtileRows,
     /// Columns of an output subtile.
@@ -108,7 +108,7 @@ impl Symbol {
             Symbol::StagingColumns(_) => "STAGING_N",
             Symbol::Batch => "BATCH",
             Symbol::Sending => "SENDING",
-            Symbol::Piece => "PIECE",
+            Symbol::Chunk => "CHUNK",
             Symbol::SubtileRows => "SUBTILE_M",
             Symbol::SubtileColumns => "SUBTILE_N",
             Symbol::SubtileBytes => "SUBTILE_BYTES",

@@ -79,10 +79,10 @@ impl Spelling for Printer<'_> {
         format!("{}[{step}]", self.pipeline.order_table(order).name)
     }
 
-    fn rows_of(&self, dim: DimId, chunk: &str) -> String {
+    fn rows_of(&self, dim: DimId, shard: &str) -> String {
         format!(
-            "{}({chunk})",
-            field_name(self.pipeline, Field::ChunkRows(dim))
+            "{}({shard})",
+            field_name(self.pipeline, Field::ShardRows(dim))
         )
     }
 
@@ -113,7 +113,7 @@ impl Printer<'_> {
                 let tiles =
                     tiles.map(|tile| format!("{}×{}×{}", tile.rows, tile.columns, tile.k));
                 let tiles = tiles.collect::<Vec<_>>().join(" and ");
-                let swapped = match pipeline.tiling().swapped() {
+                let swapped = match pipeline.tiling().swap_ab() {
                     true => ", its columns on the M side",
                     false => "",
                 };
@@ -539,20 +539,20 @@ impl Printer<'_> {
         }
     }
 
-    /// `{column, row, chunk, whose}`.
+    /// `{column, row, shard, whose}`.
     fn at(&self, at: &At) -> String {
         let At {
             column,
             row,
-            chunk,
+            shard,
             whose,
         } = at;
-        let [column, row, chunk] = [column, row, chunk].map(|expr| number(expr, self));
+        let [column, row, shard] = [column, row, shard].map(|expr| number(expr, self));
         let whose = match whose {
             Whose::Rank(rank) => number(rank, self),
             Whose::Everywhere => "everywhere".into(),
         };
-        format!("{{{column}, {row}, {chunk}, {whose}}}")
+        format!("{{{column}, {row}, {shard}, {whose}}}")
     }
 
     fn signal(&self, counter: CounterId, rank: &Expr, cell: &Expr, amount: u32) -> String {

@@ -106,7 +106,7 @@ impl Node {
                 partial_boxes,
                 ..
             } => {
-                let mut all = vec![index, slice, &at.column, &at.row, &at.chunk];
+                let mut all = vec![index, slice, &at.column, &at.row, &at.shard];
                 all.extend(at.whose.rank());
                 all.extend(
                     partial_boxes
@@ -121,7 +121,7 @@ impl Node {
                 shard_end,
                 ..
             } => {
-                let mut all = vec![slice, &at.column, &at.row, &at.chunk];
+                let mut all = vec![slice, &at.column, &at.row, &at.shard];
                 all.extend(at.whose.rank());
                 all.extend(shard_end);
                 all

@@ -1,4 +1,4 @@
-//! Tiles of all rows at once, wherever ranks divide them: each waits for the pieces of every shard that it reads, and for no
+//! Tiles of all rows at once, wherever ranks divide them: each waits for the chunks of every shard that it reads, and for no
 //! others, and is proved, emulated and held to the reference.
 
 use crate::fixtures::across::{self, Mistake, SUMS, Way};
@@ -16,10 +16,10 @@ use counterflow_codegen::variant::{Arch, Layout, Scales, Variant};
 use counterflow_codegen::verify;
 
 const TILE: (u32, u32) = (8, 8);
-const PIECE: u32 = 4;
+const CHUNK: u32 = 4;
 
-fn gather(piece: u32, tile: (u32, u32), mistake: Mistake) -> Program {
-    across::gather(Way::Push, (piece, tile.into()), mistake)
+fn gather(chunk: u32, tile: (u32, u32), mistake: Mistake) -> Program {
+    across::gather(Way::Push, (chunk, tile.into()), mistake)
 }
 
 fn kernel(program: &Program, variant: Variant) -> Kernel {
@@ -51,7 +51,7 @@ fn cpu(world: u32) -> Variant {
 #[test]
 fn ragged_shards_and_fewer_rows_than_ranks() {
     for world in 1..=8 {
-        let kernel = kernel(&gather(PIECE, TILE, Mistake::None), cpu(world));
+        let kernel = kernel(&gather(CHUNK, TILE, Mistake::None), cpu(world));
         for m in [1, 3, 7, 8, 13, 40, 61] {
             agrees(&kernel, &Shape::new(m, 16, 8));
         }
@@ -76,7 +76,7 @@ fn sums_of_ragged_shards_and_of_fewer_rows_than_ranks() {
 #[test]
 fn operands_of_either_layout() {
     for layout in Layout::ALL {
-        let kernel = kernel(&gather(PIECE, TILE, Mistake::None), cpu(3).layout(layout));
+        let kernel = kernel(&gather(CHUNK, TILE, Mistake::None), cpu(3).layout(layout));
         for m in [24, 48] {
             agrees(&kernel, &Shape::new(m, 16, 8));
         }
@@ -100,12 +100,12 @@ fn fp8_with_scales() {
     }
 }
 
-/// A tile waits for the pieces that it reads, of whatever shard, and for no others.
+/// A tile waits for the chunks that it reads, of whatever shard, and for no others.
 #[test]
 fn each_tile_waits_for_what_it_reads() {
-    let kernel = kernel(&gather(PIECE, TILE, Mistake::None), cpu(4));
+    let kernel = kernel(&gather(CHUNK, TILE, Mistake::None), cpu(4));
     let checked = verify::kernel(kernel).unwrap_or_else(|found| panic!("{found}"));
-    // Shards of 6 rows: pieces of 4 and 2. Tiles of 8 rows.
+    // Shards of 6 rows: chunks of 4 and 2. Tiles of 8 rows.
     let plan = verify::plan(&checked, &Shape::new(24, 8, 8), &Machine::h200());
     let plan = plan.unwrap_or_else(|found| panic!("{found}"));
     let gemm = checked.roles.iter().position(|role| role.name == "gemm");
@@ -130,7 +130,7 @@ fn each_tile_waits_for_what_it_reads() {
 /// Few rows of many ranks are one tile, so `w` is read once.
 #[test]
 fn few_rows_are_one_tile() {
-    let across = kernel(&gather(PIECE, TILE, Mistake::None), cpu(8));
+    let across = kernel(&gather(CHUNK, TILE, Mistake::None), cpu(8));
     let checked = verify::kernel(across).unwrap_or_else(|found| panic!("{found}"));
     let plan = verify::plan(&checked, &Shape::new(8, 8, 8), &Machine::h200());
     let plan = plan.unwrap_or_else(|found| panic!("{found}"));
@@ -144,7 +144,7 @@ fn few_rows_are_one_tile() {
 
 #[test]
 fn what_is_wrong_is_refused() {
-    let gathers = |mistake| gather(PIECE, TILE, mistake);
+    let gathers = |mistake| gather(CHUNK, TILE, mistake);
     let sums = |to| move |mistake| across::one_shot(to, TILE.into(), mistake);
     let [everybody, owner] = SUMS.map(sums);
     refused(&gathers);
@@ -168,8 +168,8 @@ fn refused(program: &dyn Fn(Mistake) -> Program) {
     assert_eq!(rule, Rule::Race, "{message}");
     let (rule, message) = rejected(Mistake::OnePeer);
     assert_eq!(rule, Rule::Race, "{message}");
-    let (_, message) = rejected(Mistake::OfChunk);
-    assert!(message.contains("`tiles` has no chunks"), "{message}");
+    let (_, message) = rejected(Mistake::OfShard);
+    assert!(message.contains("`tiles` has no shards"), "{message}");
 }
 
 /// Launches of a series have any numbers of rows: which shards a tile is in depends on them.
@@ -177,7 +177,7 @@ fn refused(program: &dyn Fn(Mistake) -> Program) {
 fn launches_of_any_rows_follow_each_other() {
     let programs = |world: u32| {
         let sums = SUMS.map(|to| across::one_shot(to, TILE.into(), Mistake::None));
-        let all = [gather(PIECE, TILE, Mistake::None)].into_iter().chain(sums);
+        let all = [gather(CHUNK, TILE, Mistake::None)].into_iter().chain(sums);
         all.map(move |program| kernel(&program, cpu(world)))
     };
     for world in [2, 3, 5, 8] {

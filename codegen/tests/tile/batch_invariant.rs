@@ -10,7 +10,7 @@ use counterflow_codegen::kernel::{Kernel, OpKind, visit};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::{Choice, Program, RoleKind};
-use counterflow_codegen::rule::{Fp8, Rule};
+use counterflow_codegen::rule::{Fp8, ScaleRule};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Arch, Variant};
 use counterflow_codegen::verify;
@@ -18,13 +18,13 @@ use std::collections::HashMap;
 
 const N: u32 = 24;
 const K: u32 = 40;
-/// Row counts that give a row to every rank of a world, with short and empty last chunks.
+/// Row counts that give a row to every rank of a world, with short and empty last shards.
 const MANY: [u32; 9] = [1, 2, 3, 5, 8, 13, 21, 29, 40];
 
 fn sizes() -> Sizes {
     Sizes {
         tiles: (4, 8).into(),
-        pieces: 4.into(),
+        chunks: 4.into(),
         copied: 4.into(),
         ctas: 2.into(),
         k: Some(8.into()),
@@ -148,7 +148,7 @@ fn tiled(tile: (u32, u32), scratch: Dtype, [sent, own]: [Term; 2], sum_first: bo
     let mut s = ScheduleBuilder::new("scattered");
     let bf16 = Dtype::Bf16;
     let (x, w, z) = (s.local("x", bf16), s.local("w", bf16), s.local("z", bf16));
-    let y = s.scattered("y", scratch);
+    let y = s.reduce_scattered("y", scratch);
     let tiles = s.tiles("tiles", y, tile);
     let partial = s.symmetric("partial", scratch, y, world());
     let landed = s.counters("landed", [world().into(), tiles.into()]);
@@ -265,7 +265,7 @@ fn variants_say_whether_they_are_batch_invariant() {
     ");
     let codes = variant
         .clone()
-        .partial_sums(Rule::transformer_engine(Fp8::E4M3));
+        .quantised_reduction(ScaleRule::transformer_engine(Fp8::E4M3));
     let of_blocks = library::gemm_rs(&Sizes {
         tiles: (64, 128).into(),
         ..sizes()
@@ -298,7 +298,7 @@ fn slots_that_are_not_their_senders_own_are_not_batch_invariant() {
         let (x, w, y) = (
             s.local("x", bf16),
             s.local("w", bf16),
-            s.scattered("y", Dtype::F32),
+            s.reduce_scattered("y", Dtype::F32),
         );
         let tiles = s.tiles("tiles", y, (4, 8));
         let partial = s.symmetric("partial", Dtype::F32, y, world());

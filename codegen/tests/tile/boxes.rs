@@ -10,7 +10,7 @@ use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::{Bytes, Plan};
 use counterflow_codegen::program::{StoreMode, TensorId};
 use counterflow_codegen::region::{Access, Owner, Rectangle, Span};
-use counterflow_codegen::rule::{Fp8, Rule};
+use counterflow_codegen::rule::{Fp8, ScaleRule};
 use counterflow_codegen::shape::{Extent, Geometry, Shape};
 use counterflow_codegen::unroll::StepKind;
 use counterflow_codegen::variant::{Arch, Scales, Variant};
@@ -21,20 +21,20 @@ use std::collections::BTreeMap;
 fn gather(variant: Variant) -> Kernel {
     let mut s = ScheduleBuilder::new("gather");
     let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
-    let pieces = s.pieces("pieces", x, 128);
+    let chunks = s.chunks("chunks", x, 128);
     let tiles = s.tiles("tiles", y, (128, 128));
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
     s.comm(2, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(&peer).at(c), x.at(c));
+                s.signal(arrived.on(&peer).at(c), 1);
             });
         });
     });
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk), |s, t| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| {
                 s.wait(arrived.at(t.rows()));
                 let acc = s.dot(x.at(t), w.at(t));
                 s.store(y.at(t), acc);
@@ -136,7 +136,7 @@ proptest! {
         let boxes: Vec<Span> = of.boxes(&kernel, &geometry).collect();
         let dim = kernel.buffers[x.index()].rows;
         for one in &boxes {
-            let shard = geometry.shard(dim, one.rows.start);
+            let shard = geometry.shard_at(dim, one.rows.start);
             prop_assert!(geometry.owned(dim, geometry.owner(shard)).contains(one.rows));
         }
         let homes = owner.ranks(world);
@@ -207,7 +207,7 @@ proptest! {
         world in 1u32..=8, m in 1u32..600, n in 1u32..60, row in any::<u32>(), column in any::<u32>(),
     ) {
         let n = n * 16;
-        let rule = Rule::transformer_engine(Fp8::E4M3);
+        let rule = ScaleRule::transformer_engine(Fp8::E4M3);
         let kernel = gather(Variant::new(world).output_scales(rule));
         let shape = Shape::new(m, n, 64);
         let plan = Plan::new(&kernel, &shape, &Machine::h200()).unwrap_or_else(|e| panic!("{e}"));

@@ -1,4 +1,4 @@
-//! Chunks divide the rows or the columns, items divide the chunks, and what overlaps is found, for ragged sizes.
+//! Shards divide the rows or the columns, items divide the shards, and what overlaps is found, for ragged sizes.
 
 use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype::Bf16;
@@ -9,12 +9,12 @@ use counterflow_codegen::shape::{Extent, Geometry, Item, Shape};
 use counterflow_codegen::variant::{Arch, Variant};
 use proptest::prelude::*;
 
-const PIECES: PartitionId = PartitionId(0);
+const CHUNKS: PartitionId = PartitionId(0);
 const PANELS: PartitionId = PartitionId(1);
 const TILES: PartitionId = PartitionId(2);
 
 /// A product whose rows, or whose columns, the ranks divide: the rows of its first operand or of its second.
-fn kernel(divided: Side, world: u32, piece: u32, panel: u32, tile: (u32, u32)) -> Kernel {
+fn kernel(divided: Side, world: u32, chunk: u32, panel: u32, tile: (u32, u32)) -> Kernel {
     let mut s = ScheduleBuilder::new("gather");
     let (x, w, gathered) = match divided {
         Side::Rows => {
@@ -27,10 +27,10 @@ fn kernel(divided: Side, world: u32, piece: u32, panel: u32, tile: (u32, u32)) -
         }
     };
     let y = s.out("y", Bf16);
-    let pieces = s.pieces("pieces", gathered, piece);
+    let chunks = s.chunks("chunks", gathered, chunk);
     let panels = s.panels("panels", gathered, panel);
     let tiles = s.tiles("tiles", y, tile);
-    let _ = s.counters("by_piece", [pieces.into()]);
+    let _ = s.counters("by_chunk", [chunks.into()]);
     let _ = s.counters("by_panel", [panels.into(), Axis::from(3u32)]);
     s.gemm(GemmOptions::default(), |s| {
         s.for_items("t", tiles.all(), |s, t| {
@@ -69,10 +69,10 @@ proptest! {
     #[test]
     fn geometry_is_exact(
         divided in either(), world in 1u32..=9, m in 1u32..300, n in 1u32..60, k in 1u32..40,
-        piece in 1u32..40, panel in 1u32..100, tile in (1u32..40, 1u32..100),
+        chunk in 1u32..40, panel in 1u32..100, tile in (1u32..40, 1u32..100),
     ) {
         let (n, k) = (n * 8, k * 8);
-        let kernel = kernel(divided, world, piece, panel, tile);
+        let kernel = kernel(divided, world, chunk, panel, tile);
         let g = Geometry::new(&kernel, &Shape::new(m, n, k)).unwrap_or_else(|e| panic!("{e}"));
         let (name, size, unit) = match divided {
             Side::Rows => ("m", m, 1),
@@ -80,76 +80,76 @@ proptest! {
         };
         let by_ranks = dim(&kernel, name);
 
-        let chunks = || (0..world).map(|chunk| g.chunk(by_ranks, chunk));
+        let shards = || (0..world).map(|shard| g.shard(by_ranks, shard));
         let all = Extent { start: 0, end: size };
-        prop_assert!(partitions(all, chunks().filter(|chunk| !chunk.is_empty())));
-        prop_assert!(chunks().all(|chunk| chunk.len() <= g.chunk_rows(by_ranks)));
-        // A chunk of columns begins at whole 16 bytes.
-        prop_assert_eq!(g.chunk_rows(by_ranks) % unit, 0);
+        prop_assert!(partitions(all, shards().filter(|shard| !shard.is_empty())));
+        prop_assert!(shards().all(|shard| shard.len() <= g.shard_rows(by_ranks)));
+        // A shard of columns begins at whole 16 bytes.
+        prop_assert_eq!(g.shard_rows(by_ranks) % unit, 0);
 
-        for partition in [PIECES, PANELS, TILES] {
+        for partition in [CHUNKS, PANELS, TILES] {
             let of = &kernel.partitions[partition.index()];
-            let part = |side: Side, chunk: u32| match of.dim(side) {
-                dim if dim == by_ranks => g.chunk(dim, chunk),
+            let part = |side: Side, shard: u32| match of.dim(side) {
+                dim if dim == by_ranks => g.shard(dim, shard),
                 dim => Extent { start: 0, end: g.size(dim) },
             };
             let mut cells = vec![false; g.cells(partition) as usize];
-            prop_assert_eq!(g.partition_chunks(partition), world);
-            for chunk in 0..world {
-                let (rows, columns) = g.grid(partition, Some(chunk));
-                let item = |row, column| g.item(partition, Item { chunk, row, column });
+            prop_assert_eq!(g.partition_shards(partition), world);
+            for shard in 0..world {
+                let (rows, columns) = g.grid(partition, Some(shard));
+                let item = |row, column| g.item(partition, Item { shard, row, column });
                 if columns > 0 {
-                    prop_assert!(partitions(part(Side::Rows, chunk), (0..rows).map(|row| item(row, 0).0)));
+                    prop_assert!(partitions(part(Side::Rows, shard), (0..rows).map(|row| item(row, 0).0)));
                 }
                 if rows > 0 {
                     let across = (0..columns).map(|column| item(0, column).1);
-                    prop_assert!(partitions(part(Side::Columns, chunk), across));
+                    prop_assert!(partitions(part(Side::Columns, shard), across));
                 }
-                prop_assert!(rows * columns > 0 || g.chunk(by_ranks, chunk).is_empty());
+                prop_assert!(rows * columns > 0 || g.shard(by_ranks, shard).is_empty());
                 for row in 0..rows {
                     for column in 0..columns {
-                        let cell = g.cell(partition, Item { chunk, row, column }) as usize;
+                        let cell = g.cell(partition, Item { shard, row, column }) as usize;
                         prop_assert!(!cells[cell], "two items have cell {}", cell);
                         cells[cell] = true;
                     }
                 }
             }
         }
-        prop_assert_eq!(u64::from(g.counter_cells(CounterId(0))), g.cells(PIECES));
+        prop_assert_eq!(u64::from(g.counter_cells(CounterId(0))), g.cells(CHUNKS));
         prop_assert_eq!(u64::from(g.counter_cells(CounterId(1))), g.cells(PANELS) * 3);
     }
 
     #[test]
     fn overlapping_is_exactly_what_intersects(
-        divided in either(), world in 1u32..=6, m in 1u32..200, n in 1u32..25, piece in 1u32..30,
+        divided in either(), world in 1u32..=6, m in 1u32..200, n in 1u32..25, chunk in 1u32..30,
         panel in 1u32..50, tile in (1u32..30, 1u32..50),
     ) {
-        let kernel = kernel(divided, world, piece, panel, tile);
+        let kernel = kernel(divided, world, chunk, panel, tile);
         let g = Geometry::new(&kernel, &Shape::new(m, n * 8, 160)).unwrap_or_else(|e| panic!("{e}"));
         let along = |(rows, columns): (Extent, Extent)| match divided {
             Side::Rows => rows,
             Side::Columns => columns,
         };
-        for chunk in 0..world {
-            let (rows, columns) = g.grid(TILES, Some(chunk));
+        for shard in 0..world {
+            let (rows, columns) = g.grid(TILES, Some(shard));
             let items = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
             for (row, column) in items {
-                let extent = along(g.item(TILES, Item { chunk, row, column }));
-                for partition in [PIECES, PANELS] {
-                    let found = g.overlapping(partition, chunk, (Side::Rows, extent));
-                    let (grid_rows, grid_columns) = g.grid(partition, Some(chunk));
+                let extent = along(g.item(TILES, Item { shard, row, column }));
+                for partition in [CHUNKS, PANELS] {
+                    let found = g.overlapping(partition, shard, (Side::Rows, extent));
+                    let (grid_rows, grid_columns) = g.grid(partition, Some(shard));
                     for r in 0..grid_rows {
-                        let piece = g.item(partition, Item { chunk, row: r, column: 0 }).0;
-                        prop_assert_eq!(piece.overlaps(extent), found.0.contains(&r));
+                        let chunk = g.item(partition, Item { shard, row: r, column: 0 }).0;
+                        prop_assert_eq!(chunk.overlaps(extent), found.0.contains(&r));
                     }
                     prop_assert!(found.0.end <= grid_rows);
                     prop_assert_eq!(found.1, 0..grid_columns);
                 }
                 // Of its own partition, those of its row and of its column.
-                let (all_rows, all_columns) = g.item(TILES, Item { chunk, row, column });
-                let of_row = g.overlapping(TILES, chunk, (Side::Rows, all_rows));
+                let (all_rows, all_columns) = g.item(TILES, Item { shard, row, column });
+                let of_row = g.overlapping(TILES, shard, (Side::Rows, all_rows));
                 prop_assert_eq!(of_row, (row..row + 1, 0..columns));
-                let of_column = g.overlapping(TILES, chunk, (Side::Columns, all_columns));
+                let of_column = g.overlapping(TILES, shard, (Side::Columns, all_columns));
                 prop_assert_eq!(of_column, (0..rows, column..column + 1));
             }
         }

@@ -7,19 +7,19 @@ use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::TensorId;
 use counterflow_codegen::region::Span;
-use counterflow_codegen::rule::{Fp8, Rule};
+use counterflow_codegen::rule::{Fp8, ScaleRule};
 use counterflow_codegen::shape::{Extent, Shape};
 use counterflow_codegen::variant::{Scales, Variant};
 
 /// Of each schedule, without FP8 and with what has planes beside tensors.
 fn variants(world: u32) -> [Variant; 3] {
     let variant = || Variant::new(world).set("tiles", (128, 128));
-    let theirs = Rule::transformer_engine(Fp8::E4M3);
+    let theirs = ScaleRule::transformer_engine(Fp8::E4M3);
     let fp8 = variant().dtype(Dtype::E4M3).scales(Scales::Blocks1d2d);
-    [variant(), fp8, variant().partial_sums(theirs)]
+    [variant(), fp8, variant().quantised_reduction(theirs)]
 }
 
-/// Rows that chunks divide, and rows that they do not.
+/// Rows that shards divide, and rows that they do not.
 const ROWS: [u32; 4] = [1024, 1000, 389, 1];
 
 #[test]
@@ -52,16 +52,16 @@ fn the_last_slot_of_a_tensor_ends_with_its_memory() {
                     let entry = entries.find(|(of, ..)| *of == buffer.name);
                     let (.., room) = entry.expect("a place in the heap");
                     assert!(*room >= bytes, "{name}: {room} for {bytes}");
-                    // A full chunk, the last one that a slot has.
-                    let chunk = geometry.chunk_rows(buffer.rows);
-                    let start = chunk * (geometry.held_chunks(buffer) - 1);
+                    // A full shard, the last one that a slot has.
+                    let shard = geometry.shard_rows(buffer.rows);
+                    let start = shard * (geometry.held_shards(buffer) - 1);
                     let last = Span {
                         buffer: tensor,
                         home: 0,
                         slot: (slots - 1) as u16,
                         rows: Extent {
                             start,
-                            end: start + chunk,
+                            end: start + shard,
                         },
                         columns: Extent {
                             start: 0,

@@ -108,10 +108,10 @@ fn a_gather_that_the_gemm_cannot_hide_takes_its_links_time() {
     assert!(timeline.exposed_communication() > 0.5 * pushed);
 }
 
-/// A piece of 8192 columns has eight batches of boxes, and batches go round the CTAs. Two H200s gathered 128 rows of that in 12 µs with
+/// A chunk of 8192 columns has eight batches of boxes, and batches go round the CTAs. Two H200s gathered 128 rows of that in 12 µs with
 /// the launch; one CTA alone takes 23 µs for a rank's half of them.
 #[test]
-fn a_piece_is_moved_by_as_many_ctas_as_it_has_batches() {
+fn a_chunk_is_moved_by_as_many_ctas_as_it_has_batches() {
     let shape = Shape::new(128, 256, 8192);
     let moved = |ctas: u32| {
         let timeline = timeline(&schedules::push(ctas), 2, &shape, &Machine::h200());

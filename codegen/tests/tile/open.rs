@@ -162,7 +162,7 @@ impl World {
                 continue;
             }
             let rows = match buffer.usage.at_start() {
-                AtStart::Shard => plan.geometry.chunk(buffer.rows, rank),
+                AtStart::Shard => plan.geometry.shard(buffer.rows, rank),
                 AtStart::Whole | AtStart::Nothing => plan.geometry.held(buffer, rank),
             };
             let span = self.span(launch, rank, (id, 0), rows);

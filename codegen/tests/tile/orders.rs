@@ -181,21 +181,21 @@ fn groups_go_column_by_column() {
     assert_eq!(visited, [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (2, 1)]);
 }
 
-/// A schedule that multiplies chunks in that order.
+/// A schedule that multiplies shards in that order.
 fn multiplying(order: fn(u32, u32, u32) -> u32) -> Program {
     let mut s = ScheduleBuilder::new("multiplying");
     let (x, w, y) = (
         s.local("x", Bf16),
         s.local("w", Bf16),
-        s.scattered("y", Bf16),
+        s.reduce_scattered("y", Bf16),
     );
     let tiles = s.tiles("tiles", y, (8u32, 8u32));
     let partial = s.symmetric("partial", Bf16, y, 1u32);
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks().by(order), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk), |s, t| {
+        s.for_ranks("shard", ranks().by(order), |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| {
                 let product = s.dot(x.at(t), w.at(t));
-                s.store(partial.on(&chunk).at(0).at(t), product);
+                s.store(partial.on(&shard).at(0).at(t), product);
             });
         });
     });

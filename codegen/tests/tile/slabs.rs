@@ -36,7 +36,7 @@ fn slabs_are_proved_and_run_in_every_world() {
                 let kernel = kernel(&program, world);
                 let checked = verify::kernel(kernel.clone())
                     .unwrap_or_else(|error| panic!("{}, {world} ranks: {error}", program.name));
-                // Whole chunks, a short last one, and fewer rows than ranks.
+                // Whole shards, a short last one, and fewer rows than ranks.
                 for rows in [world * 10, world * 10 - 3, world.div_ceil(2)] {
                     let shape = Shape::new(rows, 24, K);
                     verify::plan(&checked, &shape, &Machine::h200())
@@ -58,7 +58,7 @@ fn slabs_are_proved_and_run_in_every_world() {
     }
 }
 
-/// Elements in slabs and their scales in pieces have the numbers of both.
+/// Elements in slabs and their scales in chunks have the numbers of both.
 #[test]
 fn scales_apart_from_slabs_are_proved_and_run() {
     let program = scales_apart(SLAB);
@@ -79,7 +79,7 @@ fn scales_apart_from_slabs_are_proved_and_run() {
     }
 }
 
-/// What is said of three ranks with whole chunks.
+/// What is said of three ranks with whole shards.
 fn refused(program: &Program) -> (Rule, String) {
     let kernel = verify::kernel(kernel(program, 3)).expect("a kernel for some shape");
     let found = verify::plan(&kernel, &Shape::new(24, 8, K), &Machine::h200());
@@ -179,7 +179,7 @@ fn told(item: impl FnOnce(&mut ScheduleBuilder, [TensorRef; 3], [CountersRef; 3]
     let moved = [
         s.tiles("slabs", x, (4, 16)),
         s.tiles("wide", x, (4, 32)),
-        s.pieces("rows", x, 4),
+        s.chunks("rows", x, 4),
     ];
     let tiles = s.tiles("tiles", y, (8, 16));
     let arrived = moved.map(|of| s.counters("arrived", [of.into()]));
@@ -194,8 +194,8 @@ fn told(item: impl FnOnce(&mut ScheduleBuilder, [TensorRef; 3], [CountersRef; 3]
         });
     });
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk), |s, t| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| {
                 item(s, [x, w, y], arrived, t);
             });
         });
@@ -237,7 +237,7 @@ fn a_product_takes_turns_with_slabs_of_one_width() {
     ");
 }
 
-/// Products that read the same slabs wait for them together, and pieces of whole rows are waited for before the first.
+/// Products that read the same slabs wait for them together, and chunks of whole rows are waited for before the first.
 #[test]
 fn the_kernel_says_what_waits_slab_by_slab() {
     let said = told(|s, [x, w, y], [slabs, _, rows], t| {
@@ -251,7 +251,7 @@ fn the_kernel_says_what_waits_slab_by_slab() {
         s.store(y.at(t), first + second + third);
     });
     insta::assert_snapshot!(said, @"
-    for t in tiles[chunk]
+    for t in tiles[shard]
       wait arrived[t.rows] slab by slab
       acc0 += dot(x[t.rows, :], w[t.columns, :])
       acc1 += dot(x[t.rows, :], w[t.columns, :])

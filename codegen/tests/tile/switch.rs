@@ -57,14 +57,14 @@ fn ways(found: &Multicast) -> Vec<Way> {
 
 #[test]
 fn a_gather_leaves_a_rank_once_and_also_comes_back_to_it() {
-    let chunk = 256 * 256 * 2;
+    let shard = 256 * 256 * 2;
     let shape = Shape::new(1024, 512, 256);
     let pushed = found(&schedules::push_all_gather(), &shape);
     assert_eq!(ways(&pushed), [Way::Everywhere]);
     let (.., brings) = pushed.statements[0];
     assert_eq!(
         (brings.unicast, brings.switch),
-        ([3 * chunk; 2], [chunk, 4 * chunk]),
+        ([3 * shard; 2], [shard, 4 * shard]),
         "a sender receives its own multicast"
     );
     // 384 and 512 KiB at 320 GiB/s. A store alone is not faster in the switch, so it may lose 4/3.
@@ -160,10 +160,10 @@ fn an_all_reduce_of_a_size_that_others_measured_has_their_times() {
 fn gather(ctas: Option<u32>) -> Program {
     let mut s = ScheduleBuilder::new("gather");
     let x = s.gathered("x", Dtype::Bf16);
-    let pieces = s.pieces("pieces", x, 64);
+    let chunks = s.chunks("chunks", x, 64);
     let copies = |s: &mut ScheduleBuilder| {
-        s.for_items("p", pieces.of(me()), |s, p| {
-            s.copy(x.everywhere().at(p), x.at(p));
+        s.for_items("c", chunks.of(me()), |s, c| {
+            s.copy(x.everywhere().at(c), x.at(c));
         });
     };
     match ctas {
@@ -176,13 +176,13 @@ fn gather(ctas: Option<u32>) -> Program {
 /// My rows of every rank's part.
 fn scatter(ctas: u32) -> Program {
     let mut s = ScheduleBuilder::new("scatter");
-    let y = s.scattered("y", Dtype::Bf16);
-    let pieces = s.pieces("pieces", y, 64);
+    let y = s.reduce_scattered("y", Dtype::Bf16);
+    let chunks = s.chunks("chunks", y, 64);
     let part = s.symmetric("part", Dtype::Bf16, y.whole(), 1);
     s.comm(ctas, |s| {
-        s.for_items("p", pieces.of(me()), |s, p| {
-            let sum = s.sum(part.everywhere().at(p));
-            s.store(y.at(p), sum);
+        s.for_items("c", chunks.of(me()), |s, c| {
+            let sum = s.sum(part.everywhere().at(c));
+            s.store(y.at(c), sum);
         });
     });
     s.finish()
@@ -255,8 +255,11 @@ fn a_sum_reads_every_ranks_copy_in_time() {
 #[test]
 fn sums_and_stores_in_one_kernel_have_the_rate_of_both() {
     let mut s = ScheduleBuilder::new("both");
-    let (x, y) = (s.gathered("x", Dtype::Bf16), s.scattered("y", Dtype::Bf16));
-    let (mine, rows) = (s.pieces("mine", x, 64), s.pieces("rows", y, 64));
+    let (x, y) = (
+        s.gathered("x", Dtype::Bf16),
+        s.reduce_scattered("y", Dtype::Bf16),
+    );
+    let (mine, rows) = (s.chunks("mine", x, 64), s.chunks("rows", y, 64));
     let part = s.symmetric("part", Dtype::Bf16, y.whole(), 1);
     s.comm(32, |s| {
         s.for_items("p", mine.of(me()), |s, p| {
@@ -264,9 +267,9 @@ fn sums_and_stores_in_one_kernel_have_the_rate_of_both() {
         });
     });
     s.comm(32, |s| {
-        s.for_items("p", rows.of(me()), |s, p| {
-            let sum = s.sum(part.everywhere().at(p));
-            s.store(y.at(p), sum);
+        s.for_items("c", rows.of(me()), |s, c| {
+            let sum = s.sum(part.everywhere().at(c));
+            s.store(y.at(c), sum);
         });
     });
     // Rows of `x` are as long as those of `y`: N is K here.

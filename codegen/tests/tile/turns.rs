@@ -28,8 +28,10 @@ fn kernel(program: &Program, world: u32) -> Kernel {
 
 /// With partial sums in FP8.
 fn in_codes(program: &Program, world: u32) -> Kernel {
-    let codes = counterflow_codegen::rule::Rule::transformer_engine(Fp8::E4M3);
-    let variant = Variant::new(world).arch(Arch::Cpu).partial_sums(codes);
+    let codes = counterflow_codegen::rule::ScaleRule::transformer_engine(Fp8::E4M3);
+    let variant = Variant::new(world)
+        .arch(Arch::Cpu)
+        .quantised_reduction(codes);
     lower(program, &variant.set("tiles", (64, 128)))
         .unwrap_or_else(|error| panic!("{world} ranks: {error}"))
 }
@@ -92,9 +94,9 @@ fn what_does_not_stand_directly_before_a_sum_comes_before_all_of_it() {
     for before_the_product in [false, true] {
         let mut s = ScheduleBuilder::new("flagged");
         let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
-        let y = s.scattered("y", Bf16);
+        let y = s.reduce_scattered("y", Bf16);
         let tiles = s.tiles("tiles", y, (4, 8));
-        let partial = s.symmetric("partial", Bf16, y.chunk(), world());
+        let partial = s.symmetric("partial", Bf16, y.shard(), world());
         let landed = s.counters("landed", [world().into()]);
         let flag = s.counters("flag", [world().into()]);
         s.gemm(GemmOptions::default(), |s| {

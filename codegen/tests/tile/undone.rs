@@ -22,7 +22,7 @@ fn reduce_scatter(term: fn(Value, Value) -> Value) -> Program {
         s.local("w", Bf16),
         s.vector("bias", Bf16),
     );
-    let y = s.scattered("y", Bf16);
+    let y = s.reduce_scattered("y", Bf16);
     let tiles = s.tiles("tiles", y, (4, 8));
     let partial = s.symmetric("partial", Bf16, y, world());
     let landed = s.counters("landed", [world().into(), tiles.into()]);
@@ -50,20 +50,20 @@ fn gather() -> Program {
     let mut s = ScheduleBuilder::new("gather");
     let (x, z) = (s.gathered("x", Bf16), s.local("z", Bf16));
     let (w, y) = (s.local("w", Bf16), s.out("y", Bf16));
-    let pieces = s.pieces("pieces", x, 3);
+    let chunks = s.chunks("chunks", x, 3);
     let tiles = s.tiles("tiles", y, (4, 8));
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
     s.comm(2, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), z.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(&peer).at(c), z.at(c));
+                s.signal(arrived.on(&peer).at(c), 1);
             });
         });
     });
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(chunk), |s, t| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(shard), |s, t| {
                 s.wait(arrived.at(t.rows()));
                 let acc = s.dot(x.at(t), w.at(t));
                 s.store(y.at(t), acc);
@@ -77,7 +77,7 @@ fn gather() -> Program {
 fn exchange() -> Program {
     let mut s = ScheduleBuilder::new("exchange");
     let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
-    let y = s.exchanged("y", Bf16);
+    let y = s.all_to_all("y", Bf16);
     let tiles = s.tiles("tiles", y, (4, 8));
     let landed = s.counters("landed", [world().into(), tiles.into()]);
     s.gemm(GemmOptions::default(), |s| {

@@ -16,13 +16,13 @@ fn every_library_schedule_is_accepted_for_every_world_and_ragged_shapes() {
     for program in library::all() {
         for world in 1..=8 {
             let variant = Variant::new(world).arch(Arch::Cpu);
-            let pieces = program
+            let chunks = program
                 .tunables
                 .iter()
-                .any(|tunable| tunable.name == "pieces");
+                .any(|tunable| tunable.name == "chunks");
             let variant = variant.set("tiles", (4, 8));
-            let variant = if pieces {
-                variant.set("pieces", 3)
+            let variant = if chunks {
+                variant.set("chunks", 3)
             } else {
                 variant
             };
@@ -43,7 +43,7 @@ fn every_library_schedule_is_accepted_for_every_world_and_ragged_shapes() {
 fn an_exchanged_tensor_is_written_slot_by_slot() {
     let mut s = ScheduleBuilder::new("exchange");
     let (x, w) = (s.local("x", Dtype::Bf16), s.local("w", Dtype::Bf16));
-    let y = s.exchanged("y", Dtype::Bf16);
+    let y = s.all_to_all("y", Dtype::Bf16);
     let tiles = s.tiles("tiles", y, (128, 256));
     s.gemm(GemmOptions::default(), |s| {
         s.for_ranks("owner", ranks(), |s, owner| {
@@ -64,11 +64,11 @@ fn an_exchanged_tensor_is_written_slot_by_slot() {
     error[language]: `y` has several slots
       help: name one: `y[me()][t]`
 
-    error[language]: each rank holds a different chunk of `y`, so its rows are not on every rank
+    error[language]: each rank holds a different shard of `y`, so its rows are not on every rank
       help: address the owner with `.on(rank)`, or use memory that is whole on each rank
 
-    error[language]: `y` is Exchanged: a slot holds what one rank sends, and nothing is added to it
-      help: add the terms first and store their sum; a sum over ranks is Scattered
+    error[language]: `y` is AllToAll: a slot holds what one rank sends, and nothing is added to it
+      help: add the terms first and store their sum; a sum over ranks is ReduceScattered
     ");
 }
 
@@ -96,10 +96,10 @@ fn a_gathered_result_is_stored_and_an_input_is_copied() {
         .collect();
     insta::assert_snapshot!(told.join("\n"), @"
     error[language]: `y` is Gathered: rows hold what one rank computes, and nothing is added to it
-      help: add the terms first and store their sum; a sum over ranks is Reduced
+      help: add the terms first and store their sum; a sum over ranks is AllReduced
 
     error[language]: `z` is an input
-      help: write to Out, Accumulated, Scattered, Reduced, Exchanged, a gathered output or symmetric memory; copies may also fill a gathered input
+      help: write to Out, Accumulated, ReduceScattered, AllReduced, AllToAll, a gathered output or symmetric memory; copies may also fill a gathered input
     ");
 }
 
@@ -138,7 +138,7 @@ fn a_selection_has_one_step_and_numbers_that_are_none_below_zero() {
 fn copied(dtype: Dtype, vector: bool) -> String {
     let mut s = ScheduleBuilder::new("copies");
     let x = s.gathered("x", Dtype::Bf16);
-    let pieces = s.pieces("pieces", x, 3);
+    let chunks = s.chunks("chunks", x, 3);
     let z = if vector {
         s.vector("z", dtype)
     } else {
@@ -146,8 +146,8 @@ fn copied(dtype: Dtype, vector: bool) -> String {
     };
     s.comm(2, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), z.at(p));
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(&peer).at(c), z.at(c));
             });
         });
     });
@@ -176,9 +176,9 @@ fn a_side_indexes_what_is_divided_as_it_is() {
         s.gathered("w", Dtype::Bf16),
         s.out("y", Dtype::Bf16),
     );
-    let (pieces, tiles) = (s.pieces("pieces", w, 3), s.tiles("tiles", y, (4, 8)));
+    let (chunks, tiles) = (s.chunks("chunks", w, 3), s.tiles("tiles", y, (4, 8)));
     let [arrived, done] =
-        [("arrived", pieces), ("done", tiles)].map(|(name, of)| s.counters(name, [of.into()]));
+        [("arrived", chunks), ("done", tiles)].map(|(name, of)| s.counters(name, [of.into()]));
     s.gemm(GemmOptions::default(), |s| {
         s.for_ranks("shard", ranks(), |s, shard| {
             s.for_items("t", tiles.of(&shard), |s, t| {

@@ -50,8 +50,8 @@ fn waste_is_named() {
     let text = warnings[0].text(&|_| String::new());
     insta::assert_snapshot!(text, @r"
     warning[volume]: 3145.7 kB cross links in a launch, 2.00 times the least, 1572.9 kB
-      = `x.on(peer)[p] = x[p]` moves 1572.9 kB
-      = `x.on(peer)[p] = x[p]` moves 1572.9 kB
+      = `x.on(peer)[c] = x[c]` moves 1572.9 kB
+      = `x.on(peer)[c] = x[c]` moves 1572.9 kB
       = rows of x arrive more than once at a rank, or where they already are
     ");
     let (kernel, plan) = planned(&schedules::one_shot(), &Variant::new(4), &shape);
@@ -74,8 +74,8 @@ fn partial_sums_in_fp8_move_their_scales() {
         tiles: tune([(128, 128)]),
         ..real
     };
-    let rule = rule::Rule::transformer_engine(Fp8::E4M3).powers_of_two();
-    let variant = Variant::new(4).partial_sums(rule);
+    let rule = rule::ScaleRule::transformer_engine(Fp8::E4M3).powers_of_two();
+    let variant = Variant::new(4).quantised_reduction(rule);
     let (codes, scales, sums) = (528, 5 * 4, 528 * 2);
     for (program, row) in [
         (library::gemm_rs(&sizes), codes + scales),
@@ -103,7 +103,7 @@ fn scales_that_are_made_take_time_for_their_bytes() {
         tiles: tune([(128, 128)]),
         ..real
     };
-    let rule = rule::Rule::transformer_engine(Fp8::E4M3);
+    let rule = rule::ScaleRule::transformer_engine(Fp8::E4M3);
     let time = |variant: &Variant| {
         let (kernel, plan) = planned(&library::gemm(&sizes), variant, &shape);
         let timeline = predict(&kernel, &plan, &machine);

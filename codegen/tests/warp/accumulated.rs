@@ -133,7 +133,7 @@ fn what_is_added_to_is_this_ranks() {
     });
     insta::assert_snapshot!(trace, @"
     error[language]: `grad` is Accumulated: peers cannot address it
-      help: only Gathered, Scattered, Reduced, Exchanged and symmetric memory can be addressed on another rank
+      help: only Gathered, ReduceScattered, AllReduced, AllToAll and symmetric memory can be addressed on another rank
     ");
 }
 
@@ -191,9 +191,9 @@ fn sixteen_bits_are_added_to_as_well() {
     }
 }
 
-/// Rows over ranks: the short chunk has a map of its own, which an add must not go beyond either.
+/// Rows over ranks: the short shard has a map of its own, which an add must not go beyond either.
 #[test]
-fn chunks_that_arrive_are_added_to() {
+fn shards_that_arrive_are_added_to() {
     for program in library::all() {
         if !["gemm", "ag_gemm", "ag_gemm_ring"].contains(&&program.name[..]) {
             continue;
@@ -204,18 +204,18 @@ fn chunks_that_arrive_are_added_to() {
         let map = pipeline.maps.iter().find(|map| map.name == "y");
         let map = map.expect("what is added to");
         assert_eq!(
-            map.partial_chunk,
+            map.partial_shard,
             program.name != "gemm",
             "{}",
             program.name
         );
-        assert!(!map.partial_chunk || map.view == View::Chunks);
+        assert!(!map.partial_shard || map.view == View::Shards);
         verify::pipeline(pipeline).unwrap_or_else(|error| panic!("{}: {error}", program.name));
         let variant = variant.arch(Arch::Cpu).set("tiles", (4, 8));
         let variant = if program.name == "gemm" {
             variant
         } else {
-            variant.set("pieces", 3)
+            variant.set("chunks", 3)
         };
         agrees(&checked(&program, &variant), [29, 9]);
     }
@@ -338,8 +338,8 @@ fn a_subtile_that_is_not_added_once() {
     insta::assert_snapshot!(left_out, @"error[coverage]: 0 of 151536 elements of grad on rank 0 are added to, 0 are overwritten");
     let twice = trace(|list, at| list.insert(at, list[at].clone()));
     insta::assert_snapshot!(twice, @"
-    error[race]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..32 of grad (chunk or slot 0) on rank 0 for tile (0, 0)
-      = store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..32 of grad (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[race]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..32 of grad (shard or slot 0) on rank 0 for tile (0, 0)
+      = store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..32 of grad (shard or slot 0) on rank 0 for tile (0, 0)
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");

@@ -42,10 +42,10 @@ fn gathers_have_right_warps_whoever_moves_the_rows() {
     }
 }
 
-/// Tiles larger and smaller than pieces, tiles whose columns are on the M side, and those of two CTAs beside each other.
+/// Tiles larger and smaller than chunks, tiles whose columns are on the M side, and those of two CTAs beside each other.
 #[test]
-fn tiles_and_pieces_of_any_size_have_right_warps() {
-    for (piece, tile) in [
+fn tiles_and_chunks_of_any_size_have_right_warps() {
+    for (chunk, tile) in [
         (64, (128, 128)),
         (256, (128, 128)),
         (128, (256, 128)),
@@ -55,7 +55,7 @@ fn tiles_and_pieces_of_any_size_have_right_warps() {
         (8, (8, 64)),
         (96, (80, 128)),
     ] {
-        let program = gather(Way::Push, (piece, tile.into()), Mistake::None);
+        let program = gather(Way::Push, (chunk, tile.into()), Mistake::None);
         right(&program, &Variant::new(4));
     }
 }
@@ -124,7 +124,7 @@ fn parts_of_tiles_of_any_type_have_right_warps() {
 #[test]
 fn parts_of_tiles_with_made_scales_are_refused() {
     let variant = Variant::new(2).dtype(E4M3).scales(Scales::Blocks1d2d);
-    let variant = variant.partial_sums(encoding::rule::Rule::deep_gemm());
+    let variant = variant.quantised_reduction(encoding::rule::ScaleRule::deep_gemm());
     let program = one_shot(Sum::Owner, tune([(128, 128)]), Mistake::None);
     let found = warps(&program, &variant).expect_err("refused");
     let first = found.first();
@@ -152,15 +152,15 @@ fn another_place_of_a_part_is_found() {
         })
     };
     insta::assert_snapshot!(moved(View::SharedSlots, true), @"
-    error[coverage]: store of block 0 on rank 1 stores subtile 0 to rows 8..136, columns 0..64 of partial (chunk or slot 1) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 0 on rank 1 stores subtile 0 to rows 8..136, columns 0..64 of partial (shard or slot 1) on rank 0 for tile (0, 0)
       = the subtile is of another place
     ");
     insta::assert_snapshot!(moved(View::SharedSlots, false), @"
     error[coverage]: multiply of block 0 on rank 1 adds its own term of subtile 0 to a sum
       = this rank's own term is of another place than those it is added to
     ");
-    insta::assert_snapshot!(moved(View::SharedChunk, true), @"
-    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 8..136, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    insta::assert_snapshot!(moved(View::SharedShard, true), @"
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 8..136, columns 0..64 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = the subtile is of another place
     ");
 }
@@ -181,27 +181,27 @@ fn a_part_that_ends_behind_its_shard_is_found() {
         })
     };
     insta::assert_snapshot!(ends(View::SharedSlots, |end| end + 1), @"
-    error[bounds]: store of block 0 on rank 1 stores subtile 0 to rows 128..193, columns 0..64 of partial (chunk or slot 1) on rank 0 for tile (1, 0)
-      = chunk 0 ends after 192 rows, and the part of the tile does not end there
+    error[bounds]: store of block 0 on rank 1 stores subtile 0 to rows 128..193, columns 0..64 of partial (shard or slot 1) on rank 0 for tile (1, 0)
+      = shard 0 ends after 192 rows, and the part of the tile does not end there
       help: `shard_end`: the rows of the shard that the part is of
     ");
-    insta::assert_snapshot!(ends(View::SharedChunk, |end| end + 1), @"
-    error[bounds]: store of block 0 on rank 0 stores subtile 0 to rows 128..193, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (1, 0)
-      = chunk 0 ends after 192 rows, and the part of the tile does not end there
+    insta::assert_snapshot!(ends(View::SharedShard, |end| end + 1), @"
+    error[bounds]: store of block 0 on rank 0 stores subtile 0 to rows 128..193, columns 0..64 of y (shard or slot 0) on rank 0 for tile (1, 0)
+      = shard 0 ends after 192 rows, and the part of the tile does not end there
       help: `shard_end`: the rows of the shard that the part is of
     ");
     let of_first = |end: Expr| match end {
         Expr::RowsOf(rows, _) => Expr::RowsOf(rows, Box::new(0.into())),
         other => other,
     };
-    insta::assert_snapshot!(ends(View::SharedChunk, of_first), @"
-    error[bounds]: store of block 0 on rank 2 stores subtile 0 to rows 128..192, columns 0..64 of y (chunk or slot 0) on rank 2 for tile (4, 0)
-      = chunk 2 ends after 190 rows, and the part of the tile does not end there
+    insta::assert_snapshot!(ends(View::SharedShard, of_first), @"
+    error[bounds]: store of block 0 on rank 2 stores subtile 0 to rows 128..192, columns 0..64 of y (shard or slot 0) on rank 2 for tile (4, 0)
+      = shard 2 ends after 190 rows, and the part of the tile does not end there
       help: `shard_end`: the rows of the shard that the part is of
     ");
-    insta::assert_snapshot!(ends(View::SharedChunk, |end| end - 1), @"
-    error[bounds]: store of block 0 on rank 2 in the next launch stores subtile 0 to rows 0..124, columns 0..64 of y (chunk or slot 0) on rank 2 for tile (0, 0)
-      = chunk 2 ends after 0 rows, and the part of the tile does not end there
+    insta::assert_snapshot!(ends(View::SharedShard, |end| end - 1), @"
+    error[bounds]: store of block 0 on rank 2 in the next launch stores subtile 0 to rows 0..124, columns 0..64 of y (shard or slot 0) on rank 2 for tile (0, 0)
+      = shard 2 ends after 0 rows, and the part of the tile does not end there
       help: `shard_end`: the rows of the shard that the part is of
     ");
 }
@@ -221,11 +221,11 @@ fn a_part_that_tma_stores_is_found() {
         })
     };
     insta::assert_snapshot!(by_tma(View::SharedSlots), @"
-    error[bounds]: store of block 0 on rank 0 stores subtile 0 to rows 0..0, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
+    error[bounds]: store of block 0 on rank 0 stores subtile 0 to rows 0..0, columns 0..64 of partial (shard or slot 0) on rank 1 for tile (0, 0)
       = the box begins before the tensor's first row, as no TMA store may
     ");
-    insta::assert_snapshot!(by_tma(View::SharedChunk), @"
-    error[bounds]: store of block 0 on rank 1 stores subtile 0 to rows 0..0, columns 0..64 of y (chunk or slot 0) on rank 1 for tile (0, 0)
+    insta::assert_snapshot!(by_tma(View::SharedShard), @"
+    error[bounds]: store of block 0 on rank 1 stores subtile 0 to rows 0..0, columns 0..64 of y (shard or slot 0) on rank 1 for tile (0, 0)
       = the box begins before the tensor's first row, as no TMA store may
     ");
 }
@@ -249,7 +249,7 @@ fn lanes_meet_around_the_stores_of_parts() {
         list[at] == Node::SyncWarp && at > 0 && list[at - 1] == Node::FenceGlobal
     };
     insta::assert_snapshot!(without(&behind_waits), @"
-    error[race]: store of block 0 on rank 0 stores subtile 0 to rows 0..0, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
+    error[race]: store of block 0 on rank 0 stores subtile 0 to rows 0..0, columns 0..64 of partial (shard or slot 0) on rank 1 for tile (0, 0)
       = the first lane of its warp has waited for a counter, and the others have not met it since
       help: `__syncwarp` between the wait and what all lanes do
     ");
@@ -263,7 +263,7 @@ fn lanes_meet_around_the_stores_of_parts() {
     let met = |list: &[Node], at: usize| list[at] == Node::SyncWarp && has_parts(&list[..at]);
     insta::assert_snapshot!(without(&met), @"
     error[race]: multiply of block 0 on rank 1 writes subtile 0
-      = store of block 0 on rank 1 stores subtile 0 to rows 0..0, columns 0..64 of partial (chunk or slot 1) on rank 2 for tile (0, 0)
+      = store of block 0 on rank 1 stores subtile 0 to rows 0..0, columns 0..64 of partial (shard or slot 1) on rank 2 for tile (0, 0)
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
@@ -283,8 +283,8 @@ fn a_part_is_fenced_from_tma_that_reads_it() {
     });
     assert!(dropped > 0, "nothing to change");
     insta::assert_snapshot!(said(pipeline), @"
-    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0 into x of stage 1 for tile (0, 0)
-      = store of block 0 on rank 1 stores subtile 0 to rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0 for tile (0, 0)
+    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of partial (shard or slot 1) on rank 0 into x of stage 1 for tile (0, 0)
+      = store of block 0 on rank 1 stores subtile 0 to rows 0..128, columns 0..64 of partial (shard or slot 1) on rank 0 for tile (0, 0)
       = a barrier or a counter orders them, but no proxy fence
       help: `fence_async_global` after the wait on a counter, before TMA touches the data
     ");
@@ -294,7 +294,7 @@ fn a_part_is_fenced_from_tma_that_reads_it() {
 fn added() -> Program {
     let mut s = ScheduleBuilder::new("added_parts");
     let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
-    let y = s.scattered("y", Bf16);
+    let y = s.reduce_scattered("y", Bf16);
     let tiles = s.tiles_across("tiles", y, (128, 128));
     let begun = s.counters("begun", [world().into(), tiles.into()]);
     let landed = s.counters("landed", [world().into(), tiles.into()]);
@@ -358,7 +358,7 @@ fn said(pipeline: Pipeline) -> String {
     found.first().text(&|_| String::new())
 }
 
-/// A tile that waits for the pieces of one of its shards only, or for too few of each.
+/// A tile that waits for the chunks of one of its shards only, or for too few of each.
 #[test]
 fn a_shard_that_is_not_waited_for_is_found() {
     let fewer = |counted: &str, change: fn(&mut Expr)| {
@@ -374,13 +374,13 @@ fn a_shard_that_is_not_waited_for_is_found() {
     };
     let first_alone = |to: &mut Expr| *to = Expr::Min(to.clone().into(), Box::new(1.into()));
     insta::assert_snapshot!(fewer("shard", first_alone), @"
-    error[race]: load of block 2 on rank 0 loads rows 256..384, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 2 for tile (2, 0)
+    error[race]: load of block 2 on rank 0 loads rows 256..384, columns 0..64 of x (shard or slot 0) on rank 0 into x of stage 2 for tile (2, 0)
       = not everything that the schedule orders before it came before it
       = conflicting accesses of 0 elements came before it in its launch, where 8192 should
       help: wait for everything that the schedule waits for, in this thread or in one that it waits for
     ");
-    insta::assert_snapshot!(fewer("piece", |to| *to = to.clone() - 1), @"
-    error[race]: load of block 2 on rank 1 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 1 into x of stage 0 for tile (0, 0)
+    insta::assert_snapshot!(fewer("chunk", |to| *to = to.clone() - 1), @"
+    error[race]: load of block 2 on rank 1 loads rows 0..128, columns 0..64 of x (shard or slot 0) on rank 1 into x of stage 0 for tile (0, 0)
       = not everything that the schedule orders before it came before it
       = conflicting accesses of 0 elements came before it in its launch, where 8192 should
       help: wait for everything that the schedule waits for, in this thread or in one that it waits for
@@ -423,8 +423,8 @@ fn what_is_filled_ahead_is_what_nobody_sends() {
         false
     });
     insta::assert_snapshot!(sent, @"
-    error[race]: load of block 2 on rank 1 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
-      = the caller fills or takes rows 0..192, columns 0..1088 of x (chunk or slot 0) on rank 0 between launches
+    error[race]: load of block 2 on rank 1 loads rows 0..128, columns 0..64 of x (shard or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
+      = the caller fills or takes rows 0..192, columns 0..1088 of x (shard or slot 0) on rank 0 between launches
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
@@ -447,11 +447,11 @@ fn another_place_is_found() {
         })
     };
     insta::assert_snapshot!(moved(View::SharedRows, false), @"
-    error[coverage]: store of block 2 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 2 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = the subtile is of another place
     ");
     insta::assert_snapshot!(moved(View::Flat, true), @"
-    error[coverage]: store of block 2 on rank 0 stores subtile 0 to rows 8..136, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 2 on rank 0 stores subtile 0 to rows 8..136, columns 0..64 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = the subtile is of another place
     ");
 }
@@ -466,8 +466,8 @@ fn the_text_says_what_a_tile_waits_for() {
     # wait arrived[t.rows]
             for shard in (t.row * TILE_M / rows)..ceil_div(min(t.row * TILE_M + TILE_M, m), rows)
               shard_start = shard * rows
-              for piece in ((t.row * TILE_M - min(t.row * TILE_M, shard_start)) / PIECE)..ceil_div(min(min(t.row * TILE_M + TILE_M, m) - shard_start, rows), PIECE)
-                arrived_cell = shard * pieces_m + piece
+              for chunk in ((t.row * TILE_M - min(t.row * TILE_M, shard_start)) / CHUNK)..ceil_div(min(min(t.row * TILE_M + TILE_M, m) - shard_start, rows), CHUNK)
+                arrived_cell = shard * chunks_m + chunk
                 wait arrived[arrived_cell]
             fence global memory for TMA
           expect x_rows * TILE_K * 2 + w_rows * TILE_K * 2 at stage.full

@@ -151,14 +151,14 @@ fn arrives(node: &Node, wanted: Side) -> bool {
 #[test]
 fn partials_come_before_all_are_done_with_their_steps() {
     insta::assert_snapshot!(without(two(), 0, |node| awaits(node, Side::Full)), @"
-    error[race]: load of block 1 on rank 0 loads rows 0..128, columns 512..576 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
+    error[race]: load of block 1 on rank 0 loads rows 0..128, columns 512..576 of x (shard or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
       = multiply of block 0 on rank 0 sends subtile 1 of its part to split-K partial 0 of CTA 1 of its cluster
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
     // As if they were done when half of them are.
     insta::assert_snapshot!(verdict(two(), |pipeline| pipeline.rings[TILES].full.arrivals -= 8), @"
-    error[race]: load of block 1 on rank 0 loads rows 0..128, columns 576..640 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
+    error[race]: load of block 1 on rank 0 loads rows 0..128, columns 576..640 of x (shard or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
       = multiply of block 0 on rank 0 sends subtile 1 of its part to split-K partial 1 of CTA 1 of its cluster
       = nothing orders these two
       help: wait for a signal that the first one is complete
@@ -169,7 +169,7 @@ fn partials_come_before_all_are_done_with_their_steps() {
         (ring.full.arrivals, ring.full.multicast) = (8, None);
     });
     insta::assert_snapshot!(alone, @"
-    error[race]: load of block 1 on rank 0 loads rows 0..128, columns 576..640 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
+    error[race]: load of block 1 on rank 0 loads rows 0..128, columns 576..640 of x (shard or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
       = multiply of block 0 on rank 0 sends subtile 1 of its part to split-K partial 1 of CTA 1 of its cluster
       = nothing orders these two
       help: wait for a signal that the first one is complete
@@ -226,19 +226,19 @@ fn released_too_soon(pipeline: &mut Pipeline) {
 fn the_next_tile_is_loaded_before_subtiles_were_read() {
     insta::assert_snapshot!(without(two(), 0, |node| awaits(node, Side::Empty)), @"
     error[race]: multiply of block 1 on rank 0 sends subtile 0 of its part to split-K partial 1 of CTA 0 of its cluster
-      = load of block 0 on rank 0 loads rows 256..384, columns 64..128 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
+      = load of block 0 on rank 0 loads rows 256..384, columns 64..128 of x (shard or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
     let read = |node: &Node| matches!(node, Node::AwaitRead { .. });
     insta::assert_snapshot!(without(two(), 0, read), @"
-    error[race]: load of block 1 on rank 0 loads rows 256..384, columns 960..1024 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (2, 0)
-      = store of block 1 on rank 0 stores subtile 0 to rows 0..128, columns 16..32 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[race]: load of block 1 on rank 0 loads rows 256..384, columns 960..1024 of x (shard or slot 0) on rank 0 into x of stage 0 for tile (2, 0)
+      = store of block 1 on rank 0 stores subtile 0 to rows 0..128, columns 16..32 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
     insta::assert_snapshot!(verdict(two(), released_too_soon), @"
-    error[race]: load of block 1 on rank 0 loads rows 256..384, columns 960..1024 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (2, 0)
+    error[race]: load of block 1 on rank 0 loads rows 256..384, columns 960..1024 of x (shard or slot 0) on rank 0 into x of stage 0 for tile (2, 0)
       = multiply of block 1 on rank 0 writes subtile 1
       = nothing orders these two
       help: wait for a signal that the first one is complete
@@ -272,7 +272,7 @@ fn partials_and_subtiles_in_the_same_place() {
     ");
     let subtiles = verdict(two(), |pipeline| pipeline.rings[SUBTILES].slots -= 1);
     insta::assert_snapshot!(subtiles, @"
-    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..16 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..16 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = the subtile is of another place
     ");
 }
@@ -284,13 +284,13 @@ fn the_phase_of_the_tile_before() {
         |node: &Node| matches!(node, Node::Advance { ring, .. } if usize::from(ring.0) == TILES);
     insta::assert_snapshot!(without(two(), 0, advances), @"
     error[race]: multiply of block 1 on rank 0 sends subtile 0 of its part to split-K partial 1 of CTA 0 of its cluster
-      = load of block 0 on rank 0 loads rows 256..384, columns 64..128 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
+      = load of block 0 on rank 0 loads rows 256..384, columns 64..128 of x (shard or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
     insta::assert_snapshot!(without(two(), 1, advances), @"
     error[race]: multiply of block 0 on rank 0 sends subtile 1 of its part to split-K partial 0 of CTA 1 of its cluster
-      = load of block 1 on rank 0 loads rows 256..384, columns 960..1024 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (2, 0)
+      = load of block 1 on rank 0 loads rows 256..384, columns 960..1024 of x (shard or slot 0) on rank 0 into x of stage 0 for tile (2, 0)
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
@@ -300,7 +300,7 @@ fn the_phase_of_the_tile_before() {
 fn accesses_that_are_not_fenced_from_the_next_loads() {
     let fence = |node: &Node| *node == Node::FenceShared;
     insta::assert_snapshot!(without(two(), 0, fence), @"
-    error[race]: store of block 1 on rank 0 stores subtile 0 to rows 0..128, columns 16..32 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[race]: store of block 1 on rank 0 stores subtile 0 to rows 0..128, columns 16..32 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = multiply of block 1 on rank 0 writes subtile 0
       = a barrier or a counter orders them, but no proxy fence
       help: `fence_async_shared` after ordinary accesses, before the slot is released

@@ -279,7 +279,7 @@ fn an_amax_does_not_hide_nan() {
     assert!(0.0 < first && first <= second && second <= third && third < 33.0);
 }
 
-/// Worlds of 1 to 8, with chunks that are short or empty, and functions that make something of what is not there.
+/// Worlds of 1 to 8, with shards that are short or empty, and functions that make something of what is not there.
 #[test]
 fn amaxes_of_every_rank_equal_the_reference() {
     for (program, names) in [

@@ -435,7 +435,7 @@ fn a_scale_that_a_warp_loses() {
             list.insert(to, read);
         }
     }), @"
-    error[race]: load of block 0 on rank 0 loads rows 5..6, columns 0..128 of x.scale (chunk or slot 0) on rank 0 into x_scale of stage 0 for tile (0, 0)
+    error[race]: load of block 0 on rank 0 loads rows 5..6, columns 0..128 of x.scale (shard or slot 0) on rank 0 into x_scale of stage 0 for tile (0, 0)
       = multiply of block 0 on rank 0 reads x_scale of stage 0
       = nothing orders these two
       help: wait for a signal that the first one is complete
@@ -446,7 +446,7 @@ fn a_scale_that_a_warp_loses() {
             list.retain(|node| !matches!(node, Node::FenceShared));
         }
     }), @"
-    error[race]: load of block 0 on rank 0 loads rows 5..6, columns 0..128 of x.scale (chunk or slot 0) on rank 0 into x_scale of stage 0 for tile (0, 0)
+    error[race]: load of block 0 on rank 0 loads rows 5..6, columns 0..128 of x.scale (shard or slot 0) on rank 0 into x_scale of stage 0 for tile (0, 0)
       = multiply of block 0 on rank 0 reads x_scale of stage 0
       = a barrier or a counter orders them, but no proxy fence
       help: `fence_async_shared` after ordinary accesses, before the slot is released
@@ -457,7 +457,7 @@ fn a_scale_that_a_warp_loses() {
             list.swap(0, 1);
         }
     }), @"
-    error[race]: load of block 0 on rank 0 loads rows 5..6, columns 0..128 of x.scale (chunk or slot 0) on rank 0 into x_scale of stage 0 for tile (0, 0)
+    error[race]: load of block 0 on rank 0 loads rows 5..6, columns 0..128 of x.scale (shard or slot 0) on rank 0 into x_scale of stage 0 for tile (0, 0)
       = multiply of block 0 on rank 0 reads x_scale of stage 0
       = a barrier or a counter orders them, but no proxy fence
       help: `fence_async_shared` after ordinary accesses, before the slot is released
@@ -479,7 +479,7 @@ fn a_scale_that_a_warp_loses() {
         }
     }), @"
     error[race]: multiply of block 0 on rank 0 reads x_scale of stage 0
-      = load of block 0 on rank 0 loads rows 0..1, columns 0..128 of x.scale (chunk or slot 0) on rank 0 into x_scale of stage 0 for tile (0, 0)
+      = load of block 0 on rank 0 loads rows 0..1, columns 0..128 of x.scale (shard or slot 0) on rank 0 into x_scale of stage 0 for tile (0, 0)
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
@@ -519,15 +519,15 @@ fn a_box_that_begins_within_16_bytes() {
     });
     let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
-    error[bounds]: load of block 0 on rank 0 loads rows 0..1, columns 1..5 of w.scale (chunk or slot 0) on rank 0 into w_scale of stage 1 for tile (0, 0)
+    error[bounds]: load of block 0 on rank 0 loads rows 0..1, columns 1..5 of w.scale (shard or slot 0) on rank 0 into w_scale of stage 1 for tile (0, 0)
       = the box begins at a column that is no multiple of 16 bytes
     ");
 }
 
-/// Chunks of rows with scales of 1×128 begin at multiples of 16 bytes, and those with scales of 128×128 at blocks.
+/// Shards of rows with scales of 1×128 begin at multiples of 16 bytes, and those with scales of 128×128 at blocks.
 #[test]
-fn chunks_of_rows_with_scales_of_blocks() {
-    let chunks = |scales: Scales, m: u32| {
+fn shards_of_rows_with_scales_of_blocks() {
+    let shards = |scales: Scales, m: u32| {
         let kernel = lower(&program("gemm_rs"), &variant(scales, (128, 128)));
         let kernel = kernel.and_then(verify::kernel);
         let kernel = kernel.unwrap_or_else(|error| panic!("{error}"));
@@ -537,14 +537,14 @@ fn chunks_of_rows_with_scales_of_blocks() {
         let plan = series.plan(&shape);
         let plan = plan.unwrap_or_else(|error| panic!("{m}: {error}"));
         let rows = kernel.buffers[0].rows;
-        [0, 1].map(|chunk| plan.geometry.chunk(rows, chunk).len())
+        [0, 1].map(|shard| plan.geometry.shard(rows, shard).len())
     };
-    assert_eq!(chunks(Scales::Blocks1d2d, 512), [256, 256]);
-    assert_eq!(chunks(Scales::Blocks1d2d, 510), [256, 254]);
-    assert_eq!(chunks(Scales::Blocks1d1d, 3), [3, 0]);
-    assert_eq!(chunks(Scales::Blocks2d1d, 510), [256, 254]);
-    assert_eq!(chunks(Scales::Blocks2d1d, 300), [256, 44]);
-    assert_eq!(chunks(Scales::Blocks2d1d, 100), [100, 0]);
+    assert_eq!(shards(Scales::Blocks1d2d, 512), [256, 256]);
+    assert_eq!(shards(Scales::Blocks1d2d, 510), [256, 254]);
+    assert_eq!(shards(Scales::Blocks1d1d, 3), [3, 0]);
+    assert_eq!(shards(Scales::Blocks2d1d, 510), [256, 254]);
+    assert_eq!(shards(Scales::Blocks2d1d, 300), [256, 44]);
+    assert_eq!(shards(Scales::Blocks2d1d, 100), [100, 0]);
 }
 
 /// Scales of the step's neighbour, and of another tile: all bytes come, and nothing races.

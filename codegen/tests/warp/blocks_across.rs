@@ -140,7 +140,7 @@ fn a_tile_that_takes_a_block_to_begin_elsewhere() {
     error[coverage]: multiply of block 1 on rank 0 promotes block 0 part 0 for tile (0, 1)
       = the scales that were read are of a tile that begins elsewhere in a block
     ");
-    // Ranks divide rows between blocks, so a tile of a chunk begins where it would in all rows.
+    // Ranks divide rows between blocks, so a tile of a shard begins where it would in all rows.
     insta::assert_snapshot!(broken("gemm_rs", Scales::Blocks2d1d, (144, 128)), @"
     error[coverage]: multiply of block 0 on rank 0 promotes block 0 part 0 for tile (1, 0)
       = the scales that were read are of a tile that begins elsewhere in a block
@@ -195,7 +195,7 @@ fn what_has_parts_of_more_blocks() {
     error[resources]: tiles of 176 columns, across the blocks of 128 of `w.scale`
       help: a number of columns that divides 128, or a multiple of it, or one with parts of two blocks at most, such as 192
     ");
-    // The second block's scale may be another piece's, which has not come yet.
+    // The second block's scale may be another chunk's, which has not come yet.
     insta::assert_snapshot!(refused("ag_gemm", Scales::Blocks2d1d, (144, 128)), @"
     error[resources]: tiles of 144 rows, across the blocks of 128 of `x.scale`
       help: a number of rows that divides 128, or a multiple of it

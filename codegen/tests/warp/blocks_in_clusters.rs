@@ -91,7 +91,7 @@ fn scales_that_others_might_overwrite() {
         assert_eq!(empty.scope, Scope::Own);
         empty.scope = Scope::Relaxed;
     }), @"
-    error[race]: load of block 1 on rank 0 loads rows 5..6, columns 128..256 of x.scale (chunk or slot 0) on rank 0 into x_scale of stage 0 for tile (0, 0)
+    error[race]: load of block 1 on rank 0 loads rows 5..6, columns 128..256 of x.scale (shard or slot 0) on rank 0 into x_scale of stage 0 for tile (0, 0)
       = multiply of block 1 on rank 0 reads x_scale of stage 0
       = nothing orders these two
       help: wait for a signal that the first one is complete
@@ -117,7 +117,7 @@ fn scales_that_others_might_overwrite() {
             }
         });
     }), @"
-    error[race]: load of block 0 on rank 0 loads rows 0..1, columns 4..6 of w.scale (chunk or slot 0) on rank 0 into w_scale of stage 0 for tile (0, 0)
+    error[race]: load of block 0 on rank 0 loads rows 0..1, columns 4..6 of w.scale (shard or slot 0) on rank 0 into w_scale of stage 0 for tile (0, 0)
       = multiply of block 1 on rank 0 reads w_scale of stage 0
       = nothing orders these two
       help: wait for a signal that the first one is complete
@@ -130,7 +130,7 @@ fn scales_that_others_might_overwrite() {
             }
         });
     }), @"
-    error[race]: load of block 1 on rank 0 loads rows 5..6, columns 128..256 of x.scale (chunk or slot 0) on rank 0 into x_scale of stage 0 for tile (0, 0)
+    error[race]: load of block 1 on rank 0 loads rows 5..6, columns 128..256 of x.scale (shard or slot 0) on rank 0 into x_scale of stage 0 for tile (0, 0)
       = multiply of block 1 on rank 0 reads x_scale of stage 0
       = a barrier or a counter orders them, but no proxy fence
       help: `fence_async_shared` after ordinary accesses, before the slot is released

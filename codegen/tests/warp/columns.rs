@@ -1,4 +1,4 @@
-//! Products whose columns the ranks divide: their chunks lie side by side in a row of the result, and a tile that crosses the
+//! Products whose columns the ranks divide: their shards lie side by side in a row of the result, and a tile that crosses the
 //! end of one is clipped there.
 
 use crate::fixtures::left_out::unnoticed;
@@ -33,24 +33,24 @@ fn fsdp(push: bool, after: After, tile: (u32, u32), ping_pong: bool) -> Program 
         After::Added => s.accumulated("y", F32),
         After::Nothing | After::BiasAndResidual | After::Gated => s.out("y", Bf16),
     };
-    let pieces = s.pieces("pieces", w, 128);
+    let chunks = s.chunks("chunks", w, 128);
     let tiles = s.tiles("tiles", y, tile);
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
     if push {
         s.comm(2, |s| {
             s.for_ranks("peer", ranks().before_me(), |s, peer| {
-                s.for_items("p", pieces.of(me()), |s, p| {
-                    s.copy(w.on(&peer).at(p), w.at(p));
-                    s.signal(arrived.on(&peer).at(p), 1);
+                s.for_items("c", chunks.of(me()), |s, c| {
+                    s.copy(w.on(&peer).at(c), w.at(c));
+                    s.signal(arrived.on(&peer).at(c), 1);
                 });
             });
         });
     } else {
         s.copy_engine(|s| {
             s.for_ranks("peer", ranks().after_me(), |s, peer| {
-                s.for_items("p", pieces.of(&peer), |s, p| {
-                    s.copy(w.at(p), w.on(&peer).at(p));
-                    s.signal(arrived.at(p), 1);
+                s.for_items("c", chunks.of(&peer), |s, c| {
+                    s.copy(w.at(c), w.on(&peer).at(c));
+                    s.signal(arrived.at(c), 1);
                 });
             });
         });
@@ -165,12 +165,12 @@ fn verdict(mut change: impl FnMut(&mut Node) -> bool) -> String {
     found.first().text(&|_| String::new())
 }
 
-/// Without a map of its own for the short chunk, its last tile spills into the first row's next columns.
+/// Without a map of its own for the short shard, its last tile spills into the first row's next columns.
 #[test]
-fn a_short_chunk_without_a_map_of_its_own() {
+fn a_short_shard_without_a_map_of_its_own() {
     let mut pipeline = good();
     let maps = pipeline.maps.iter_mut();
-    maps.for_each(|map| map.partial_chunk = false);
+    maps.for_each(|map| map.partial_shard = false);
     let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()));
 }
@@ -179,10 +179,10 @@ fn a_short_chunk_without_a_map_of_its_own() {
 #[test]
 fn columns_of_another_shard() {
     let pipeline = good();
-    let by_columns = |map: usize| pipeline.maps[map].view == View::ColumnChunks;
+    let by_columns = |map: usize| pipeline.maps[map].view == View::ColumnShards;
     insta::assert_snapshot!(verdict(|node| match node {
         Node::Store { map, at, .. } if by_columns(usize::from(map.0)) => {
-            at.chunk = Expr::me();
+            at.shard = Expr::me();
             true
         }
         _ => false,
@@ -206,15 +206,15 @@ fn hidden(slots: u32, tile: (u32, u32)) -> Program {
     let mut s = ScheduleBuilder::new("hidden");
     let (x, w, y) = (s.local("x", Bf16), s.gathered("w", Bf16), s.out("y", Bf16));
     let hidden = s.symmetric("hidden", Bf16, y.whole(), slots);
-    let pieces = s.pieces("pieces", w, 128);
+    let chunks = s.chunks("chunks", w, 128);
     let tiles = s.tiles("tiles", y, tile);
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
     let ready = s.counters("ready", [tiles.into()]);
     s.comm(2, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(w.on(&peer).at(p), w.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(w.on(&peer).at(c), w.at(c));
+                s.signal(arrived.on(&peer).at(c), 1);
             });
         });
     });
@@ -246,13 +246,13 @@ fn hidden(slots: u32, tile: (u32, u32)) -> Program {
     s.finish()
 }
 
-/// Scratch that is this rank's alone is divided as an output is: a tile that crosses a chunk's end is clipped there.
+/// Scratch that is this rank's alone is divided as an output is: a tile that crosses a shard's end is clipped there.
 #[test]
 fn scratch_of_a_rank_has_divided_columns() {
     for tile in [(128, 128), (128, 256), (256, 96)] {
         let pipeline =
             built(&hidden(1, tile), Layout::Nt).unwrap_or_else(|error| panic!("{error}"));
-        let maps = pipeline.maps.iter().filter(|map| map.partial_chunk);
+        let maps = pipeline.maps.iter().filter(|map| map.partial_shard);
         assert_eq!(maps.count(), 3, "`w`, `hidden` and `y`");
         let checked = verify::pipeline(pipeline);
         checked.unwrap_or_else(|error| panic!("{tile:?}: {error}"));
@@ -263,33 +263,33 @@ fn scratch_of_a_rank_has_divided_columns() {
         .iter()
         .position(|map| map.name == "hidden")
         .expect("a map");
-    pipeline.maps[hidden].partial_chunk = false;
+    pipeline.maps[hidden].partial_shard = false;
     let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()));
 }
 
-/// Slots have no chunks of columns.
+/// Slots have no shards of columns.
 #[test]
 fn tiles_in_slots_are_not_divided_by_columns() {
     let found = built(&hidden(2, (128, 128)), Layout::Nt);
     insta::assert_snapshot!(found.expect_err("refused"));
 }
 
-/// A counter may have a cell for every tile: in the chunks of columns, too.
+/// A counter may have a cell for every tile: in the shards of columns, too.
 #[test]
 fn tiles_of_columns_have_cells() {
     let mut s = ScheduleBuilder::new("counted");
     let (x, w, y) = (s.local("x", Bf16), s.gathered("w", Bf16), s.out("y", Bf16));
     let z = s.out("z", Bf16);
-    let pieces = s.pieces("pieces", w, 128);
+    let chunks = s.chunks("chunks", w, 128);
     let tiles = s.tiles("tiles", y, (128, 128));
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
     let ready = s.counters("ready", [tiles.into()]);
     s.comm(2, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(w.on(&peer).at(p), w.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(w.on(&peer).at(c), w.at(c));
+                s.signal(arrived.on(&peer).at(c), 1);
             });
         });
     });
@@ -342,14 +342,14 @@ fn a_layer_is_as_deep_as_its_launch_has_columns() {
     let (hidden, y) = (s.out("hidden", Bf16), s.out("y", Bf16));
     let tiles = s.tiles("tiles", y, (128, 128));
     let hidden_tiles = s.tiles_like("hidden_tiles", hidden, tiles);
-    let (pieces, rows) = (s.pieces("pieces", w, 128), s.pieces("rows", x, 128));
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let (chunks, rows) = (s.chunks("chunks", w, 128), s.chunks("rows", x, 128));
+    let arrived = s.counters("arrived", [chunks.into()]);
     let ready = s.counters("ready", [rows.into()]);
     s.comm(2, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(w.on(&peer).at(p), w.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(w.on(&peer).at(c), w.at(c));
+                s.signal(arrived.on(&peer).at(c), 1);
             });
         });
     });
@@ -375,7 +375,7 @@ fn a_layer_is_as_deep_as_its_launch_has_columns() {
     verify::pipeline(pipeline).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Where the rows of both operands are divided, a tile has rows of one chunk and columns of all.
+/// Where the rows of both operands are divided, a tile has rows of one shard and columns of all.
 #[test]
 fn a_tile_of_several_shards_has_no_kernel() {
     let mut s = ScheduleBuilder::new("both");
@@ -386,23 +386,23 @@ fn a_tile_of_several_shards_has_no_kernel() {
     );
     let tiles = s.tiles("tiles", y, (128, 128));
     let shards = [
-        (x, s.pieces("rows", x, 128)),
-        (w, s.pieces("shards", w, 128)),
+        (x, s.chunks("rows", x, 128)),
+        (w, s.chunks("shards", w, 128)),
     ];
     let [here, there] = ["here", "there"].map(|name| s.counters(name, []));
     s.copy_engine(|s| {
         s.for_ranks("peer", ranks().after_me(), |s, peer| {
-            for ((tensor, pieces), counter) in shards.into_iter().zip([here, there]) {
-                s.for_items("p", pieces.of(&peer), |s, p| {
-                    s.copy(tensor.at(p), tensor.on(&peer).at(p));
+            for ((tensor, chunks), counter) in shards.into_iter().zip([here, there]) {
+                s.for_items("c", chunks.of(&peer), |s, c| {
+                    s.copy(tensor.at(c), tensor.on(&peer).at(c));
                     s.signal(counter, 1);
                 });
             }
         });
     });
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk), |s, t| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| {
                 s.wait(here);
                 s.wait(there);
                 let product = s.dot(x.at(t), w.at(t));

@@ -229,7 +229,7 @@ fn another_operand_before_the_wait() {
         done
     });
     insta::assert_snapshot!(other, @"
-    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
+    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (shard or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
       = this is a dependent launch, and nothing says that earlier launches are complete
       help: await earlier launches before every access to global memory
     ");
@@ -244,7 +244,7 @@ fn a_wait_that_is_missing_behind_the_early_loads() {
         wait.map(|at| list.remove(at)).is_some()
     });
     insta::assert_snapshot!(missing, @"
-    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
+    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (shard or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
       = this is a dependent launch, and nothing says that earlier launches are complete
       help: await earlier launches before every access to global memory
     ");

@@ -441,18 +441,18 @@ fn branches_ask_what_the_schedule_asks() {
     assert!(compared > 50_000 && held > 5_000 && held < compared - 5_000);
 }
 
-/// Each piece goes into scratch of mine, and once all of it is there, to the peer: in one item.
+/// Each chunk goes into scratch of mine, and once all of it is there, to the peer: in one item.
 fn waits_for_its_own(s: &mut ScheduleBuilder, gather: &strangers::Gather) {
     let relay = s.symmetric("relay", Bf16, gather.x.whole(), world());
-    let there = s.counters("there", [world().into(), gather.pieces.into()]);
+    let there = s.counters("there", [world().into(), gather.chunks.into()]);
     let moves = |s: &mut ScheduleBuilder| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", gather.pieces.of(me()), |s, p| {
-                s.copy(relay.at(&peer).at(p), gather.x.at(p));
-                s.signal(there.at(&peer).at(p), 1);
-                s.wait(there.at(&peer).at(p));
-                s.copy(gather.x.on(&peer).at(p), relay.at(&peer).at(p));
-                s.signal(gather.arrived.on(&peer).at(p), 1);
+            s.for_items("c", gather.chunks.of(me()), |s, c| {
+                s.copy(relay.at(&peer).at(c), gather.x.at(c));
+                s.signal(there.at(&peer).at(c), 1);
+                s.wait(there.at(&peer).at(c));
+                s.copy(gather.x.on(&peer).at(c), relay.at(&peer).at(c));
+                s.signal(gather.arrived.on(&peer).at(c), 1);
             });
         });
     };
@@ -472,19 +472,19 @@ fn a_wait_behind_a_copy_or_a_signal_of_its_item() {
 /// The same in two items, the second with a loop: each of its steps waits behind the one before.
 fn waits_step_by_step(s: &mut ScheduleBuilder, gather: &strangers::Gather) {
     let relay = s.symmetric("relay", Bf16, gather.x.whole(), world());
-    let there = s.counters("there", [world().into(), gather.pieces.into()]);
+    let there = s.counters("there", [world().into(), gather.chunks.into()]);
     s.comm(4u32, |s| {
-        s.for_items("p", gather.pieces.of(me()), |s, p| {
+        s.for_items("c", gather.chunks.of(me()), |s, c| {
             s.for_ranks("peer", ranks().before_me(), |s, peer| {
-                s.copy(relay.at(&peer).at(p), gather.x.at(p));
-                s.signal(there.at(&peer).at(p), 1);
+                s.copy(relay.at(&peer).at(c), gather.x.at(c));
+                s.signal(there.at(&peer).at(c), 1);
             });
         });
-        s.for_items("p", gather.pieces.of(me()), |s, p| {
+        s.for_items("c", gather.chunks.of(me()), |s, c| {
             s.for_ranks("peer", ranks().before_me(), |s, peer| {
-                s.wait(there.at(&peer).at(p));
-                s.copy(gather.x.on(&peer).at(p), relay.at(&peer).at(p));
-                s.signal(gather.arrived.on(&peer).at(p), 1);
+                s.wait(there.at(&peer).at(c));
+                s.copy(gather.x.on(&peer).at(c), relay.at(&peer).at(c));
+                s.signal(gather.arrived.on(&peer).at(c), 1);
             });
         });
     });

@@ -158,12 +158,12 @@ fn the_host_is_told_every_number() {
     let mut verdict = String::new();
     for param in &source.params {
         match param {
-            Param::Map { map, partial_chunk } => {
-                let shape = pipeline.map_shape(*map, *partial_chunk, &plan, 1);
+            Param::Map { map, partial_shard } => {
+                let shape = pipeline.map_shape(*map, *partial_shard, &plan, 1);
                 verdict += &format!(
                     "{}{}: dims {:?} strides {:?} box {:?}\n",
                     pipeline.map(*map).name,
-                    if *partial_chunk { "_partial_chunk" } else { "" },
+                    if *partial_shard { "_partial_shard" } else { "" },
                     shape.dims,
                     shape.strides,
                     shape.boxed,
@@ -188,12 +188,12 @@ fn the_host_is_told_every_number() {
     }
     insta::assert_snapshot!(verdict, @"
     x: dims [2048, 250, 4, 4] strides [4096, 1024000] box [64, 128, 1, 1]
-    x_partial_chunk: dims [2048, 250, 4, 4] strides [4096, 1024000] box [64, 128, 1, 1]
+    x_partial_shard: dims [2048, 250, 4, 4] strides [4096, 1024000] box [64, 128, 1, 1]
     x_partial_box: dims [2048, 250, 4, 4] strides [4096, 1024000] box [64, 32, 1, 1]
     w: dims [2048, 512, 1, 1] strides [4096, 2097152] box [64, 256, 1, 1]
     w_partial_box: dims [2048, 512, 1, 1] strides [4096, 2097152] box [64, 32, 1, 1]
     y: dims [512, 250, 4, 1] strides [1024, 256000] box [64, 128, 1, 1]
-    y_partial_chunk: dims [512, 250, 4, 1] strides [1024, 256000] box [64, 128, 1, 1]
+    y_partial_shard: dims [512, 250, 4, 1] strides [1024, 256000] box [64, 128, 1, 1]
     plan: 88 bytes
       heap at 0: an address
       stride at 8: an address
@@ -204,16 +204,16 @@ fn the_host_is_told_every_number() {
       k at 44: 2048
       n at 48: 512
       rows at 52: 250
-      partial_chunk at 56: 4
+      partial_shard at 56: 4
       me at 60: 1
       world at 64: 4
       arrived at 68: 0
       ready_x at 72: 8
-      pieces_m at 76: 2
+      chunks_m at 76: 2
       late_join at 80: 2
     watch
     ");
-    // Two batches a piece: 2048 columns are 32 boxes, and a CTA signals every 16.
+    // Two batches a chunk: 2048 columns are 32 boxes, and a CTA signals every 16.
     let arrivals = pipeline.arrivals(&plan, 1);
     let first = pipeline
         .value(Field::First(CounterId(0)), &plan, &machine, 1)

@@ -183,7 +183,7 @@ fn the_model_hides_a_part_of_dependent_launches() {
 #[test]
 fn a_wait_that_is_missing() {
     insta::assert_snapshot!(refused(waits(named("gemm"), |_| None)), @"
-    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
+    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (shard or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
       = this is a dependent launch, and nothing says that earlier launches are complete
       help: await earlier launches before every access to global memory
     ");
@@ -192,7 +192,7 @@ fn a_wait_that_is_missing() {
 #[test]
 fn a_load_before_the_wait() {
     insta::assert_snapshot!(refused(waits(named("gemm"), |role| Some(role != "load"))), @"
-    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
+    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (shard or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
       = this is a dependent launch, and nothing says that earlier launches are complete
       help: await earlier launches before every access to global memory
     ");

@@ -160,7 +160,7 @@ fn an_operand_or_an_epilogue_left_out() {
       = its epilogue was not applied to this subtile
     ");
     insta::assert_snapshot!(after(|node| matches!(node, Node::Fragment(FragmentOp::ReadSubtile { into: ReadInto::Own { .. }, .. })), |node| matches!(node, Node::FenceShared)), @"
-    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 192..256 of gate (chunk or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
+    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 192..256 of gate (shard or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
       = multiply of block 0 on rank 0 reads x of stage 1 for tile (0, 0)
       = a barrier or a counter orders them, but no proxy fence
       help: `fence_async_shared` after ordinary accesses, before the slot is released

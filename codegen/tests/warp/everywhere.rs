@@ -25,13 +25,13 @@ fn gather(engine: bool) -> Program {
     let mut s = ScheduleBuilder::new("gather");
     let (x, w) = (s.gathered("x", Dtype::Bf16), s.local("w", Dtype::Bf16));
     let y = s.out("y", Dtype::Bf16);
-    let pieces = s.pieces("pieces", x, 128);
+    let chunks = s.chunks("chunks", x, 128);
     let tiles = s.tiles("tiles", y, (128, 128));
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
     let body = |s: &mut ScheduleBuilder| {
-        s.for_items("p", pieces.of(me()), |s, p| {
-            s.copy(x.everywhere().at(p), x.at(p));
-            s.signal(arrived.everywhere().at(p), 1);
+        s.for_items("c", chunks.of(me()), |s, c| {
+            s.copy(x.everywhere().at(c), x.at(c));
+            s.signal(arrived.everywhere().at(c), 1);
         });
     };
     match engine {
@@ -39,8 +39,8 @@ fn gather(engine: bool) -> Program {
         false => s.comm(1, body),
     }
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk), |s, t| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| {
                 s.wait(arrived.at(t.rows()));
                 let product = s.dot(x.at(t), w.at(t));
                 s.store(y.at(t), product);
@@ -65,8 +65,8 @@ fn a_signal_everywhere_is_one_instruction_or_a_loop() {
     for (engine, signals, copies) in ways {
         let text = kernel(engine).text();
         for line in [
-            format!("signal arrived.everywhere[p] += 1   # to every rank {signals}"),
-            format!("x.everywhere[p] = x[p]   # to every rank {copies}"),
+            format!("signal arrived.everywhere[c] += 1   # to every rank {signals}"),
+            format!("x.everywhere[c] = x[c]   # to every rank {copies}"),
         ] {
             assert!(text.contains(&line), "{line}: {text}");
         }
@@ -147,14 +147,14 @@ fn no_group_is_closed_where_nothing_is_stored_in_bulk() {
 fn copies_of_both_kinds() -> Program {
     let mut s = ScheduleBuilder::new("both");
     let (x, z) = (s.gathered("x", Dtype::Bf16), s.gathered("z", Dtype::Bf16));
-    let pieces = s.pieces("pieces", x, 128);
-    let others = s.pieces("others", z, 128);
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let chunks = s.chunks("chunks", x, 128);
+    let others = s.chunks("others", z, 128);
+    let arrived = s.counters("arrived", [chunks.into()]);
     let came = s.counters("came", [others.into()]);
     s.comm(1, |s| {
-        s.for_items("p", pieces.of(me()), |s, p| {
-            s.copy(x.everywhere().at(p), x.at(p));
-            s.signal(arrived.everywhere().at(p), 1);
+        s.for_items("c", chunks.of(me()), |s, c| {
+            s.copy(x.everywhere().at(c), x.at(c));
+            s.signal(arrived.everywhere().at(c), 1);
         });
         s.for_ranks("peer", ranks().after_me(), |s, peer| {
             s.for_items("p", others.of(me()), |s, p| {
@@ -162,10 +162,10 @@ fn copies_of_both_kinds() -> Program {
                 s.signal(came.on(&peer).at(p), 1);
             });
         });
-        s.for_items("p", pieces.of(me()), |s, p| s.wait(arrived.at(p)));
-        s.for_ranks("chunk", ranks().after_me(), |s, chunk| {
-            s.for_items("p", pieces.of(&chunk), |s, p| s.wait(arrived.at(p)));
-            s.for_items("p", others.of(&chunk), |s, p| s.wait(came.at(p)));
+        s.for_items("c", chunks.of(me()), |s, c| s.wait(arrived.at(c)));
+        s.for_ranks("shard", ranks().after_me(), |s, shard| {
+            s.for_items("c", chunks.of(&shard), |s, c| s.wait(arrived.at(c)));
+            s.for_items("p", others.of(&shard), |s, p| s.wait(came.at(p)));
         });
     });
     s.finish()
@@ -175,30 +175,30 @@ fn copies_of_both_kinds() -> Program {
 fn announced(one: bool) -> Program {
     let mut s = ScheduleBuilder::new("announced");
     let (x, z) = (s.gathered("x", Dtype::Bf16), s.gathered("z", Dtype::Bf16));
-    let pieces = s.pieces("pieces", x, 128);
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let chunks = s.chunks("chunks", x, 128);
+    let arrived = s.counters("arrived", [chunks.into()]);
     let came = match one {
         true => arrived,
-        false => s.counters("came", [pieces.into()]),
+        false => s.counters("came", [chunks.into()]),
     };
     s.comm(1, |s| {
-        s.for_items("p", pieces.of(me()), |s, p| {
-            s.copy(x.everywhere().at(p), x.at(p));
-            s.signal(arrived.everywhere().at(p), 1);
+        s.for_items("c", chunks.of(me()), |s, c| {
+            s.copy(x.everywhere().at(c), x.at(c));
+            s.signal(arrived.everywhere().at(c), 1);
         });
         s.for_ranks("peer", ranks().after_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(z.on(&peer).at(p), z.at(p));
-                s.signal(came.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(z.on(&peer).at(c), z.at(c));
+                s.signal(came.on(&peer).at(c), 1);
             });
         });
-        s.for_ranks("chunk", ranks().after_me(), |s, chunk| {
-            s.for_items("p", pieces.of(&chunk), |s, p| {
-                s.wait(arrived.at(p));
-                s.wait(came.at(p));
+        s.for_ranks("shard", ranks().after_me(), |s, shard| {
+            s.for_items("c", chunks.of(&shard), |s, c| {
+                s.wait(arrived.at(c));
+                s.wait(came.at(c));
             });
         });
-        s.for_items("p", pieces.of(me()), |s, p| s.wait(arrived.at(p)));
+        s.for_items("c", chunks.of(me()), |s, c| s.wait(arrived.at(c)));
     });
     s.finish()
 }
@@ -207,7 +207,7 @@ fn announced(one: bool) -> Program {
 fn added(in_turn: bool) -> Program {
     let mut s = ScheduleBuilder::new("added");
     let (x, w) = (s.local("x", Dtype::Bf16), s.local("w", Dtype::Bf16));
-    let y = s.reduced("y", Dtype::Bf16);
+    let y = s.all_reduced("y", Dtype::Bf16);
     let tiles = s.tiles("tiles", y, (128, 256));
     let begun = s.counters("begun", [tiles.into()]);
     let done = s.counters("done", [world().into(), tiles.into()]);
@@ -405,7 +405,7 @@ fn rows_that_are_not_aligned_are_refused() {
     assert!(moved > 0);
     let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
-    error[bounds]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 4..68 of y (chunk or slot 0) on rank 0, on every rank for tile (0, 0)
+    error[bounds]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 4..68 of y (shard or slot 0) on rank 0, on every rank for tile (0, 0)
       = the box begins at a column that is no multiple of 16 bytes
     ");
 }

@@ -48,7 +48,7 @@ fn product([x, w, y]: [Dtype; 3], value: impl Fn(Value) -> Value) -> Program {
     s.finish()
 }
 
-/// Steps of 128 elements, multiplied 32 at a time; pieces in boxes of as many bytes as those of 16 bits; sums in bf16.
+/// Steps of 128 elements, multiplied 32 at a time; chunks in boxes of as many bytes as those of 16 bits; sums in bf16.
 #[test]
 fn schedules_of_the_library_take_fp8_operands() {
     for name in ["gemm", "ag_gemm", "gemm_rs"] {

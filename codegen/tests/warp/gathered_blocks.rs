@@ -48,7 +48,7 @@ fn every_way_to_gather_carries_scales_of_blocks() {
     }
 }
 
-/// Tiles of fewer rows than a block has: chunks are rounded up to a block however few rows a launch has.
+/// Tiles of fewer rows than a block has: shards are rounded up to a block however few rows a launch has.
 #[test]
 fn tiles_of_fewer_rows_than_a_block() {
     let names = [
@@ -93,19 +93,19 @@ fn every_mover_carries_scales_of_blocks() {
     assert_eq!(carried, 26);
 }
 
-/// y = x · wᵀ, where pieces of `x` come as `moved` says, with a counter for their elements and one for their scales.
+/// y = x · wᵀ, where chunks of `x` come as `moved` says, with a counter for their elements and one for their scales.
 fn gather(
     moved: impl FnOnce(&mut ScheduleBuilder, (TensorRef, PartitionRef), [CountersRef; 2]),
 ) -> Program {
     let mut s = ScheduleBuilder::new("gather");
     let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
-    let pieces = s.pieces("pieces", x, 128);
+    let chunks = s.chunks("chunks", x, 128);
     let tiles = s.tiles("tiles", y, (128, 128));
-    let [arrived, scaled] = ["arrived", "scaled"].map(|name| s.counters(name, [pieces.into()]));
-    moved(&mut s, (x, pieces), [arrived, scaled]);
+    let [arrived, scaled] = ["arrived", "scaled"].map(|name| s.counters(name, [chunks.into()]));
+    moved(&mut s, (x, chunks), [arrived, scaled]);
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk).grouped(8), |s, t| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard).grouped(8), |s, t| {
                 s.wait(arrived.at(t.rows()));
                 s.wait(scaled.at(t.rows()));
                 let product = s.dot(x.at(t), w.at(t));
@@ -121,65 +121,65 @@ fn gather(
 #[test]
 fn scales_of_blocks_by_themselves() {
     type Moved = fn(&mut ScheduleBuilder, (TensorRef, PartitionRef), [CountersRef; 2]);
-    let of_their_own: Moved = |s, (x, pieces), [arrived, scaled]| {
+    let of_their_own: Moved = |s, (x, chunks), [arrived, scaled]| {
         s.comm(2, |s| {
             s.for_ranks("peer", ranks().before_me(), |s, peer| {
-                s.for_items("p", pieces.of(me()), |s, p| {
-                    s.copy(x.on(&peer).scales().at(p), x.scales().at(p));
-                    s.signal(scaled.on(&peer).at(p), 1);
+                s.for_items("c", chunks.of(me()), |s, c| {
+                    s.copy(x.on(&peer).scales().at(c), x.scales().at(c));
+                    s.signal(scaled.on(&peer).at(c), 1);
                 });
-                s.for_items("p", pieces.of(me()), |s, p| {
-                    s.copy(x.on(&peer).data().at(p), x.data().at(p));
-                    s.signal(arrived.on(&peer).at(p), 1);
+                s.for_items("c", chunks.of(me()), |s, c| {
+                    s.copy(x.on(&peer).data().at(c), x.data().at(c));
+                    s.signal(arrived.on(&peer).at(c), 1);
                 });
             });
         });
     };
-    let behind: Moved = |s, (x, pieces), [arrived, scaled]| {
+    let behind: Moved = |s, (x, chunks), [arrived, scaled]| {
         s.comm(2, |s| {
             s.for_ranks("peer", ranks().before_me(), |s, peer| {
-                s.for_items("p", pieces.of(me()), |s, p| {
-                    s.copy(x.on(&peer).data().at(p), x.data().at(p));
-                    s.signal(arrived.on(&peer).at(p), 1);
-                    s.copy(x.on(&peer).scales().at(p), x.scales().at(p));
-                    s.signal(scaled.on(&peer).at(p), 1);
+                s.for_items("c", chunks.of(me()), |s, c| {
+                    s.copy(x.on(&peer).data().at(c), x.data().at(c));
+                    s.signal(arrived.on(&peer).at(c), 1);
+                    s.copy(x.on(&peer).scales().at(c), x.scales().at(c));
+                    s.signal(scaled.on(&peer).at(c), 1);
                 });
             });
         });
     };
-    let pulled: Moved = |s, (x, pieces), [arrived, scaled]| {
+    let pulled: Moved = |s, (x, chunks), [arrived, scaled]| {
         s.comm(2, |s| {
             s.for_ranks("peer", ranks().after_me(), |s, peer| {
-                s.for_items("p", pieces.of(&peer), |s, p| {
-                    s.copy(x.scales().at(p), x.on(&peer).scales().at(p));
-                    s.signal(scaled.at(p), 1);
+                s.for_items("c", chunks.of(&peer), |s, c| {
+                    s.copy(x.scales().at(c), x.on(&peer).scales().at(c));
+                    s.signal(scaled.at(c), 1);
                 });
-                s.for_items("p", pieces.of(&peer), |s, p| {
-                    s.copy(x.data().at(p), x.on(&peer).data().at(p));
-                    s.signal(arrived.at(p), 1);
+                s.for_items("c", chunks.of(&peer), |s, c| {
+                    s.copy(x.data().at(c), x.on(&peer).data().at(c));
+                    s.signal(arrived.at(c), 1);
                 });
             });
         });
     };
-    let by_spare_warps: Moved = |s, (x, pieces), [arrived, scaled]| {
+    let by_spare_warps: Moved = |s, (x, chunks), [arrived, scaled]| {
         s.spare_warps(|s| {
             s.for_ranks("peer", ranks().before_me(), |s, peer| {
-                s.for_items("p", pieces.of(me()), |s, p| {
-                    s.copy(x.on(&peer).at(p), x.at(p));
-                    s.signal(arrived.on(&peer).at(p), 1);
-                    s.signal(scaled.on(&peer).at(p), 1);
+                s.for_items("c", chunks.of(me()), |s, c| {
+                    s.copy(x.on(&peer).at(c), x.at(c));
+                    s.signal(arrived.on(&peer).at(c), 1);
+                    s.signal(scaled.on(&peer).at(c), 1);
                 });
             });
         });
     };
-    let by_the_host: Moved = |s, (x, pieces), [arrived, scaled]| {
+    let by_the_host: Moved = |s, (x, chunks), [arrived, scaled]| {
         s.copy_engine(|s| {
             s.for_ranks("peer", ranks().before_me(), |s, peer| {
-                s.for_items("p", pieces.of(me()), |s, p| {
-                    s.copy(x.on(&peer).scales().at(p), x.scales().at(p));
-                    s.signal(scaled.on(&peer).at(p), 1);
-                    s.copy(x.on(&peer).data().at(p), x.data().at(p));
-                    s.signal(arrived.on(&peer).at(p), 1);
+                s.for_items("c", chunks.of(me()), |s, c| {
+                    s.copy(x.on(&peer).scales().at(c), x.scales().at(c));
+                    s.signal(scaled.on(&peer).at(c), 1);
+                    s.copy(x.on(&peer).data().at(c), x.data().at(c));
+                    s.signal(arrived.on(&peer).at(c), 1);
                 });
             });
         });
@@ -217,7 +217,7 @@ fn travels(pipeline: &Pipeline, map: MapId) -> bool {
     kind.is_scale() && kind.is_gathered()
 }
 
-/// Whether a node loads them into the stages: not the first ring's boxes of a piece.
+/// Whether a node loads them into the stages: not the first ring's boxes of a chunk.
 fn is_load(pipeline: &Pipeline, node: &Node) -> bool {
     matches!(node, Node::Load { map, part, .. } if travels(pipeline, *map) && *part > 0)
 }
@@ -290,18 +290,18 @@ fn kernels_that_lose_scales_of_blocks() {
         }
     };
     found.push(broken("ag_gemm", Scales::Blocks1d1d, to_nobody));
-    // Those of this rank's rows, for every chunk.
-    let of_my_chunk = |pipeline: &Pipeline, list: &mut Vec<Node>| {
+    // Those of this rank's rows, for every shard.
+    let of_my_shard = |pipeline: &Pipeline, list: &mut Vec<Node>| {
         for node in list {
             if is_load(pipeline, node)
                 && let Node::Load { at, .. } = node
             {
-                at.chunk = Expr::me();
+                at.shard = Expr::me();
             }
         }
     };
-    found.push(broken("ag_gemm_pull", Scales::Blocks1d2d, of_my_chunk));
-    found.push(broken("ag_gemm_pull", Scales::Blocks2d1d, of_my_chunk));
+    found.push(broken("ag_gemm_pull", Scales::Blocks1d2d, of_my_shard));
+    found.push(broken("ag_gemm_pull", Scales::Blocks2d1d, of_my_shard));
     insta::assert_snapshot!(found.join("\n"));
 }
 
@@ -322,20 +322,20 @@ fn no_step_can_be_left_out() {
     insta::assert_snapshot!(verdict);
 }
 
-/// Pieces whose scales no box begins with, and those that end within a block.
+/// Chunks whose scales no box begins with, and those that end within a block.
 #[test]
-fn pieces_of_other_rows() {
-    let refused = |scales: Scales, pieces: u32| {
-        let variant = variant(2, scales).set("pieces", pieces);
+fn chunks_of_other_rows() {
+    let refused = |scales: Scales, chunks: u32| {
+        let variant = variant(2, scales).set("chunks", chunks);
         let found = built(&program("ag_gemm"), &variant).expect_err("refused");
         found.first().text(&|_| String::new())
     };
     insta::assert_snapshot!(refused(Scales::Blocks1d2d, 126), @"
-    error[resources]: pieces of 126 rows, whose scales of 1×128 travel with them
+    error[resources]: chunks of 126 rows, whose scales of 1×128 travel with them
       help: a multiple of 4 rows
     ");
     insta::assert_snapshot!(refused(Scales::Blocks2d1d, 64), @"
-    error[language]: pieces of 64 rows, across the blocks of 128 of `x.scale`
+    error[language]: chunks of 64 rows, across the blocks of 128 of `x.scale`
       help: a multiple of 128 rows
     ");
 }

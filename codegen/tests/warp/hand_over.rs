@@ -145,7 +145,7 @@ fn a_missing_proxy_fence() {
         remove(|node| matches!(node, Node::FenceShared)),
     );
     insta::assert_snapshot!(found, @"
-    error[race]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[race]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = multiply of block 0 on rank 0 writes subtile 0
       = a barrier or a counter orders them, but no proxy fence
       help: `fence_async_shared` after ordinary accesses, before the slot is released
@@ -156,8 +156,8 @@ fn a_missing_proxy_fence() {
         remove(|node| matches!(node, Node::FenceGlobal)),
     );
     insta::assert_snapshot!(found, @"
-    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0 into x of stage 5 for tile (0, 0)
-      = store of block 0 on rank 1 stores subtile 0 to rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0 for tile (0, 0)
+    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of partial (shard or slot 1) on rank 0 into x of stage 5 for tile (0, 0)
+      = store of block 0 on rank 1 stores subtile 0 to rows 0..128, columns 0..64 of partial (shard or slot 1) on rank 0 for tile (0, 0)
       = a barrier or a counter orders them, but no proxy fence
       help: `fence_async_global` after the wait on a counter, before TMA touches the data
     ");
@@ -167,8 +167,8 @@ fn a_missing_proxy_fence() {
         remove(|node| matches!(node, Node::FenceGlobal)),
     );
     insta::assert_snapshot!(found, @"
-    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0 into x of stage 5 for tile (0, 0)
-      = store of block 0 on rank 1 stores staging buffer 0 to rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0
+    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 0..64 of x (shard or slot 1) on rank 0 into x of stage 5 for tile (0, 0)
+      = store of block 0 on rank 1 stores staging buffer 0 to rows 0..128, columns 0..64 of x (shard or slot 1) on rank 0
       = a barrier or a counter orders them, but no proxy fence
       help: `fence_async_global` after the wait on a counter, before TMA touches the data
     ");
@@ -187,7 +187,7 @@ fn a_stage_released_too_early() {
         _ => None,
     });
     insta::assert_snapshot!(found, @"
-    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 384..392 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
+    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 384..392 of x (shard or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
       = multiply of block 0 on rank 0 multiplies x of stage 0 by w of stage 0
       = nothing orders these two
       help: wait for a signal that the first one is complete
@@ -206,8 +206,8 @@ fn a_signal_after_read_only() {
         _ => None,
     });
     insta::assert_snapshot!(found, @"
-    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0 into x of stage 5 for tile (0, 0)
-      = store of block 0 on rank 1 stores subtile 0 to rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0 for tile (0, 0)
+    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of partial (shard or slot 1) on rank 0 into x of stage 5 for tile (0, 0)
+      = store of block 0 on rank 1 stores subtile 0 to rows 0..128, columns 0..64 of partial (shard or slot 1) on rank 0 for tile (0, 0)
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
@@ -239,17 +239,17 @@ fn a_lagged_signal_held_across_a_wait() {
 }
 
 #[test]
-fn a_box_that_spills_over_a_chunks_end() {
+fn a_box_that_spills_over_a_shards_end() {
     let mut pipeline = good("ag_gemm");
     for map in &mut pipeline.maps {
-        map.partial_chunk &= map.name != "y";
+        map.partial_shard &= map.name != "y";
     }
     let found = verify::pipeline(pipeline).expect_err("refused");
     let found = found.first().text(&|_| String::new());
     insta::assert_snapshot!(found, @"
-    error[bounds]: store of block 3 on rank 2 stores subtile 0 to rows 128..192, columns 0..64 of y (chunk or slot 2) on rank 2 for tile (1, 0)
-      = chunk 2 ends after 190 rows, and the map does not clip the box there
-      help: a map of its own for the partial chunk
+    error[bounds]: store of block 3 on rank 2 stores subtile 0 to rows 128..192, columns 0..64 of y (shard or slot 2) on rank 2 for tile (1, 0)
+      = shard 2 ends after 190 rows, and the map does not clip the box there
+      help: a map of its own for the partial shard
     ");
 }
 
@@ -261,8 +261,8 @@ fn a_counter_that_forgets_its_base() {
         remove(|node| matches!(node, Node::CounterAdvance { .. })),
     );
     insta::assert_snapshot!(found, @"
-    error[race]: load of block 0 on rank 0 in the next launch loads rows 0..2, columns 0..64 of partial (chunk or slot 1) on rank 0 into x of stage 2 for tile (0, 0)
-      = store of block 0 on rank 1 in the next launch stores subtile 0 to rows 0..2, columns 0..64 of partial (chunk or slot 1) on rank 0 for tile (0, 0)
+    error[race]: load of block 0 on rank 0 in the next launch loads rows 0..2, columns 0..64 of partial (shard or slot 1) on rank 0 into x of stage 2 for tile (0, 0)
+      = store of block 0 on rank 1 in the next launch stores subtile 0 to rows 0..2, columns 0..64 of partial (shard or slot 1) on rank 0 for tile (0, 0)
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
@@ -276,7 +276,7 @@ fn a_counter_that_forgets_its_base() {
     });
     let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
-    error[race]: load of block 0 on rank 2 in the next launch loads rows 0..2, columns 0..64 of x (chunk or slot 1) on rank 2 into x of stage 0 for tile (0, 0)
+    error[race]: load of block 0 on rank 2 in the next launch loads rows 0..2, columns 0..64 of x (shard or slot 1) on rank 2 into x of stage 0 for tile (0, 0)
       = not everything that the schedule orders before it came before it
       = conflicting accesses of 0 elements came before it in its launch, where 128 should
       help: wait for everything that the schedule waits for, in this thread or in one that it waits for
@@ -291,8 +291,8 @@ fn a_missing_credit() {
         remove(|node| matches!(node, Node::CounterWait { .. })),
     );
     insta::assert_snapshot!(found, @"
-    error[race]: store of block 0 on rank 0 in the next launch stores subtile 0 to rows 0..2, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
-      = load of block 0 on rank 1 loads rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 into x of stage 5 for tile (0, 0)
+    error[race]: store of block 0 on rank 0 in the next launch stores subtile 0 to rows 0..2, columns 0..64 of partial (shard or slot 0) on rank 1 for tile (0, 0)
+      = load of block 0 on rank 1 loads rows 0..128, columns 0..64 of partial (shard or slot 0) on rank 1 into x of stage 5 for tile (0, 0)
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
@@ -302,8 +302,8 @@ fn a_missing_credit() {
         remove(|node| matches!(node, Node::CounterWait { .. })),
     );
     insta::assert_snapshot!(found, @"
-    error[race]: store of block 0 on rank 0 stores staging buffer 0 to rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 2
-      = the caller fills or takes rows 0..192, columns 0..1088 of x (chunk or slot 0) on rank 2 between launches
+    error[race]: store of block 0 on rank 0 stores staging buffer 0 to rows 0..128, columns 0..64 of x (shard or slot 0) on rank 2
+      = the caller fills or takes rows 0..192, columns 0..1088 of x (shard or slot 0) on rank 2 between launches
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
@@ -321,8 +321,8 @@ fn other_edits() {
         _ => None,
     });
     insta::assert_snapshot!(found, @"
-    error[race]: load of block 0 on rank 0 loads rows 128..136, columns 0..64 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 1)
-      = store of block 0 on rank 0 stores staging buffer 6 to rows 128..192, columns 384..448 of x (chunk or slot 0) on rank 1
+    error[race]: load of block 0 on rank 0 loads rows 128..136, columns 0..64 of w (shard or slot 0) on rank 0 into w of stage 0 for tile (0, 1)
+      = store of block 0 on rank 0 stores staging buffer 6 to rows 128..192, columns 384..448 of x (shard or slot 0) on rank 1
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
@@ -334,7 +334,7 @@ fn other_edits() {
     );
     insta::assert_snapshot!(found, @"
     error[race]: multiply of block 0 on rank 0 writes subtile 0
-      = store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
@@ -342,8 +342,8 @@ fn other_edits() {
     pipeline.end.clear();
     let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
-    error[race]: store of block 0 on rank 0 in the next launch stores subtile 0 to rows 0..2, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
-      = load of block 0 on rank 1 loads rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 into x of stage 5 for tile (0, 0)
+    error[race]: store of block 0 on rank 0 in the next launch stores subtile 0 to rows 0..2, columns 0..64 of partial (shard or slot 0) on rank 1 for tile (0, 0)
+      = load of block 0 on rank 1 loads rows 0..128, columns 0..64 of partial (shard or slot 0) on rank 1 into x of stage 5 for tile (0, 0)
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
@@ -439,8 +439,8 @@ fn a_cluster_that_does_not_wait_for_all_of_itself() {
     let empty = pipeline.rings[0].empty.as_mut();
     empty.expect("a barrier").arrivals /= 2;
     insta::assert_snapshot!(verdict(pipeline), @"
-    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 384..392 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
-      = load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
+    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 384..392 of x (shard or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
+      = load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (shard or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");

@@ -16,26 +16,26 @@ use counterflow_codegen::verify;
 fn all_gather(push: bool) -> Program {
     let mut s = ScheduleBuilder::new("all_gather");
     let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
-    let pieces = s.pieces("pieces", x, 256);
+    let chunks = s.chunks("chunks", x, 256);
     let tiles = s.tiles("tiles", y, (128, 128));
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
     s.copy_engine(|s| {
         s.for_ranks("peer", ranks().after_me(), |s, peer| {
             let of = if push { me() } else { peer.clone() };
-            s.for_items("p", pieces.of(of), |s, p| {
+            s.for_items("c", chunks.of(of), |s, c| {
                 if push {
-                    s.copy(x.on(&peer).at(p), x.at(p));
-                    s.signal(arrived.on(&peer).at(p), 1);
+                    s.copy(x.on(&peer).at(c), x.at(c));
+                    s.signal(arrived.on(&peer).at(c), 1);
                 } else {
-                    s.copy(x.at(p), x.on(&peer).at(p));
-                    s.signal(arrived.at(p), 1);
+                    s.copy(x.at(c), x.on(&peer).at(c));
+                    s.signal(arrived.at(c), 1);
                 }
             });
         });
     });
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk).grouped(8), |s, t| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard).grouped(8), |s, t| {
                 s.wait(arrived.at(t.rows()));
                 let acc = s.dot(x.at(t), w.at(t));
                 s.store(y.at(t), acc);
@@ -85,7 +85,7 @@ fn ops(program: &Program, shape: &Shape, rank: u32) -> String {
     ops.iter().map(line).collect()
 }
 
-/// Chunks of 334, 334 and 332 rows of 128 bytes; a peer's credit is waited for once.
+/// Shards of 334, 334 and 332 rows of 128 bytes; a peer's credit is waited for once.
 #[test]
 fn a_rank_fetches_its_peers_rows_and_says_when_it_has_read_them() {
     let text = ops(&all_gather(false), &Shape::new(1000, 128, 64), 1);
@@ -107,7 +107,7 @@ fn a_rank_fetches_its_peers_rows_and_says_when_it_has_read_them() {
     ");
 }
 
-/// Rows further apart than they are long are copied line by line, and a chunk may be empty.
+/// Rows further apart than they are long are copied line by line, and a shard may be empty.
 #[test]
 fn a_rank_pushes_its_rows_with_gaps_between_them() {
     let shape = Shape::new(4, 128, 64).up_to(1000).ld("x", 72);

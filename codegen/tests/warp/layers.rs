@@ -213,8 +213,8 @@ fn a_second_layer_whose_wait_is_left_out() {
         }
         _ => false,
     })), @"
-    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 256..264 of hidden (chunk or slot 0) on rank 0 into hidden of stage 0 for tile (0, 0)
-      = store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 256..264 of hidden (chunk or slot 0) on rank 0 for tile (0, 1)
+    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 256..264 of hidden (shard or slot 0) on rank 0 into hidden of stage 0 for tile (0, 0)
+      = store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 256..264 of hidden (shard or slot 0) on rank 0 for tile (0, 1)
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
@@ -230,8 +230,8 @@ fn a_second_layer_without_a_proxy_fence() {
         }
         _ => false,
     })), @"
-    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 256..264 of hidden (chunk or slot 0) on rank 0 into hidden of stage 0 for tile (0, 0)
-      = store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 256..264 of hidden (chunk or slot 0) on rank 0 for tile (0, 1)
+    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 256..264 of hidden (shard or slot 0) on rank 0 into hidden of stage 0 for tile (0, 0)
+      = store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 256..264 of hidden (shard or slot 0) on rank 0 for tile (0, 1)
       = a barrier or a counter orders them, but no proxy fence
       help: `fence_async_global` after the wait on a counter, before TMA touches the data
     ");
@@ -288,8 +288,8 @@ fn a_layer_that_signals_too_early() {
             }
         });
     }), @"
-    error[race]: load of block 0 on rank 0 loads rows 512..544, columns 0..64 of hidden (chunk or slot 0) on rank 0 into hidden of stage 2 for tile (4, 0)
-      = store of block 0 on rank 0 stores subtile 0 to rows 512..574, columns 0..64 of hidden (chunk or slot 0) on rank 0 for tile (4, 0)
+    error[race]: load of block 0 on rank 0 loads rows 512..544, columns 0..64 of hidden (shard or slot 0) on rank 0 into hidden of stage 2 for tile (4, 0)
+      = store of block 0 on rank 0 stores subtile 0 to rows 512..574, columns 0..64 of hidden (shard or slot 0) on rank 0 for tile (4, 0)
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
@@ -397,8 +397,8 @@ fn a_low_loop_that_stores_the_boxes_of_a_tall_one() {
             }
         }
     }), @"
-    error[race]: store of block 0 on rank 0 stores subtile 0 to rows 128..384, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (1, 0)
-      = store of block 0 on rank 0 stores subtile 0 to rows 0..256, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[race]: store of block 0 on rank 0 stores subtile 0 to rows 128..384, columns 0..64 of y (shard or slot 0) on rank 0 for tile (1, 0)
+      = store of block 0 on rank 0 stores subtile 0 to rows 0..256, columns 0..64 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");

@@ -56,15 +56,15 @@ fn before(first: &Expr, by: u32) -> Expr {
 #[test]
 fn a_store_that_begins_before_its_tensor() {
     insta::assert_snapshot!(placed(true, |at| at.row = before(&at.row, 8)), @"
-    error[bounds]: store of block 0 on rank 0 stores subtile 0 to rows 0..120, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[bounds]: store of block 0 on rank 0 stores subtile 0 to rows 0..120, columns 0..64 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = the box begins before the tensor's first row, as no TMA store may
     ");
     insta::assert_snapshot!(placed(true, |at| at.column = before(&at.column, 64)), @"
-    error[bounds]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..0 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[bounds]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..0 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = the box begins before the tensor's first column, as no TMA store may
     ");
     insta::assert_snapshot!(placed(false, |at| at.row = before(&at.row, 8)), @"
-    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = the subtile is of another place
     ");
 }
@@ -72,11 +72,11 @@ fn a_store_that_begins_before_its_tensor() {
 #[test]
 fn a_box_that_begins_within_16_bytes() {
     insta::assert_snapshot!(placed(true, |at| at.column = at.column.clone() + 4), @"
-    error[bounds]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 4..68 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[bounds]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 4..68 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = the box begins at a column that is no multiple of 16 bytes
     ");
     insta::assert_snapshot!(placed(false, |at| at.column = at.column.clone() + 7), @"
-    error[bounds]: load of block 0 on rank 0 loads rows 0..128, columns 7..71 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
+    error[bounds]: load of block 0 on rank 0 loads rows 0..128, columns 7..71 of x (shard or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
       = the box begins at a column that is no multiple of 16 bytes
     ");
 }

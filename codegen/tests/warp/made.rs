@@ -9,7 +9,7 @@ use counterflow_codegen::interp::{self, Options};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::Program;
-use counterflow_codegen::rule::{Fp8, Rule};
+use counterflow_codegen::rule::{Fp8, ScaleRule};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::value::Unary;
 use counterflow_codegen::variant::{Scales, Variant};
@@ -65,10 +65,10 @@ fn shared(tile: (u32, u32), ping_pong: bool, split: u32) -> Program {
     s.finish()
 }
 
-const THEIRS: Rule = Rule::transformer_engine(Fp8::E4M3);
+const THEIRS: ScaleRule = ScaleRule::transformer_engine(Fp8::E4M3);
 
 /// With tiles of 128x128, where the schedule leaves them open.
-fn square(program: &Program, world: u32, rule: Rule) -> Variant {
+fn square(program: &Program, world: u32, rule: ScaleRule) -> Variant {
     let variant = Variant::new(world).output_scales(rule);
     match program.tunables.iter().any(|it| it.name == "tiles") {
         true => variant.set("tiles", (128, 128)),
@@ -91,7 +91,7 @@ fn series(program: &Program, variant: &Variant, shape: &Shape) -> Series {
 #[test]
 fn each_subtile_is_multiplied_by_its_scales() {
     let tiles = [(128, 128), (128, 256), (256, 128)];
-    let [theirs, deep] = [THEIRS.powers_of_two(), Rule::deep_gemm()];
+    let [theirs, deep] = [THEIRS.powers_of_two(), ScaleRule::deep_gemm()];
     let operands = [
         Variant::new(2).output_scales(theirs),
         Variant::new(2).output_scales(deep).dtype(E4M3),
@@ -191,18 +191,18 @@ fn whoever_shares_a_tile_makes_the_scales_of_its_rows() {
     assert_eq!((made, written), (2, 3));
 }
 
-fn rules() -> Vec<Rule> {
-    let theirs = Rule::transformer_engine(Fp8::E5M2);
+fn rules() -> Vec<ScaleRule> {
+    let theirs = ScaleRule::transformer_engine(Fp8::E5M2);
     vec![
         THEIRS,
         THEIRS.powers_of_two(),
-        Rule::deep_gemm(),
-        Rule::deep_gemm().powers_of_two(),
+        ScaleRule::deep_gemm(),
+        ScaleRule::deep_gemm().powers_of_two(),
         theirs.with_eps(8.0),
     ]
 }
 
-/// Worlds of 1 to 8, with chunks that are short or empty, columns that are no whole blocks, and chunks of columns: the emulator
+/// Worlds of 1 to 8, with shards that are short or empty, columns that are no whole blocks, and shards of columns: the emulator
 /// agrees with the schedule in f64, of integers to the bit and of other numbers within the bounds.
 #[test]
 fn scales_and_codes_of_every_rank_equal_the_reference() {

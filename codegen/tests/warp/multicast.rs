@@ -34,7 +34,7 @@ fn each_word_has_right_warps() {
         },
         Sizes {
             tile: (256, 128),
-            piece: 256,
+            chunk: 256,
             ..REAL
         },
         Sizes {
@@ -120,7 +120,7 @@ fn bytes_go_everywhere_and_their_scales_do_not() {
     let found = sm90::build(&kernel).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
     error[resources]: scales in every rank's memory at once
-      help: a loop over ranks, `.on(rank)`; elements go everywhere without them: `x.everywhere().data()[p]`
+      help: a loop over ranks, `.on(rank)`; elements go everywhere without them: `x.everywhere().data()[c]`
     ");
 }
 
@@ -167,14 +167,14 @@ fn fence_behind(nodes: &[Node], at: usize) -> bool {
 fn a_fence_stands_between_the_addresses_of_one_memory() {
     let ag = multicast::ag_gemm(REAL);
     insta::assert_snapshot!(said(&ag, &|list| without(list, fence_behind)), @"
-    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0 into x of stage 2 for tile (0, 0)
-      = store on rank 1 stores staging buffer 0 to rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0, on every rank
+    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 0..64 of x (shard or slot 1) on rank 0 into x of stage 2 for tile (0, 0)
+      = store on rank 1 stores staging buffer 0 to rows 0..128, columns 0..64 of x (shard or slot 1) on rank 0, on every rank
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
     insta::assert_snapshot!(said(&ag, &|list| without(list, fence_before)), @"
-    error[race]: store on rank 0 stores staging buffer 0 to rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0, on every rank
-      = the caller fills or takes rows 0..192, columns 0..1088 of x (chunk or slot 0) on rank 1 between launches
+    error[race]: store on rank 0 stores staging buffer 0 to rows 0..128, columns 0..64 of x (shard or slot 0) on rank 0, on every rank
+      = the caller fills or takes rows 0..192, columns 0..1088 of x (shard or slot 0) on rank 1 between launches
       = a barrier or a counter orders them, but no proxy fence
       help: `fence_alias` after the wait on a counter, before the memory of all ranks is touched at once
     ");
@@ -186,8 +186,8 @@ fn a_fence_stands_between_the_addresses_of_one_memory() {
     ");
     let ar = multicast::gemm_ar(REAL);
     insta::assert_snapshot!(said(&ar, &|list| without(list, fence_before)), @"
-    error[race]: load on rank 1 sums rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0, on every rank, into x of stage 0 for tile (0, 0)
-      = store on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0 for tile (0, 0)
+    error[race]: load on rank 1 sums rows 0..128, columns 0..64 of partial (shard or slot 1) on rank 0, on every rank, into x of stage 0 for tile (0, 0)
+      = store on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of partial (shard or slot 1) on rank 0 for tile (0, 0)
       = a barrier or a counter orders them, but no proxy fence
       help: `fence_alias` after the wait on a counter, before the memory of all ranks is touched at once
     ");
@@ -219,8 +219,8 @@ fn a_proxy_fence_stands_before_tma_reads_what_came() {
         })
     };
     insta::assert_snapshot!(said(&ag, &drop), @"
-    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0 into x of stage 2 for tile (0, 0)
-      = store on rank 1 stores staging buffer 0 to rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0, on every rank
+    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 0..64 of x (shard or slot 1) on rank 0 into x of stage 2 for tile (0, 0)
+      = store on rank 1 stores staging buffer 0 to rows 0..128, columns 0..64 of x (shard or slot 1) on rank 0, on every rank
       = a barrier or a counter orders them, but no proxy fence
       help: `fence_async_global` after the wait on a counter, before TMA touches the data
     ");
@@ -259,14 +259,14 @@ fn nothing_is_touched_everywhere_before_all_have_granted_it() {
         }
     };
     insta::assert_snapshot!(said(&ag, &unasked(ready)), @"
-    error[race]: store on rank 0 stores staging buffer 0 to rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0, on every rank
-      = the caller fills or takes rows 0..192, columns 0..1088 of x (chunk or slot 0) on rank 1 between launches
+    error[race]: store on rank 0 stores staging buffer 0 to rows 0..128, columns 0..64 of x (shard or slot 0) on rank 0, on every rank
+      = the caller fills or takes rows 0..192, columns 0..1088 of x (shard or slot 0) on rank 1 between launches
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
     let ar = multicast::gemm_ar(REAL);
     insta::assert_snapshot!(said(&ar, &unasked(counter(&ar, "ready_y"))), @"
-    error[race]: store on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0, on every rank for tile (0, 0)
+    error[race]: store on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (shard or slot 0) on rank 0, on every rank for tile (0, 0)
       = the schedule waits for ready_y[1] before this, in the same item
       help: wait in the order of the statements, in this thread or in one that it waits for
     ");
@@ -283,20 +283,20 @@ fn lanes_meet_between_what_one_waits_for_and_what_all_do() {
     };
     let ag = multicast::ag_gemm(REAL);
     insta::assert_snapshot!(said(&ag, &after_a_fence(fence_before)), @"
-    error[race]: store on rank 0 stores staging buffer 0 to rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0, on every rank
+    error[race]: store on rank 0 stores staging buffer 0 to rows 0..128, columns 0..64 of x (shard or slot 0) on rank 0, on every rank
       = the first lane of its warp has waited for a counter, and the others have not met it since
       help: `__syncwarp` between the wait and what all lanes do
     ");
     insta::assert_snapshot!(said(&ag, &after_a_fence(fence_behind)), @"
-    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0 into x of stage 2 for tile (0, 0)
-      = store on rank 1 stores staging buffer 0 to rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0, on every rank
+    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 0..64 of x (shard or slot 1) on rank 0 into x of stage 2 for tile (0, 0)
+      = store on rank 1 stores staging buffer 0 to rows 0..128, columns 0..64 of x (shard or slot 1) on rank 0, on every rank
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
     let ar = multicast::gemm_ar(REAL);
     insta::assert_snapshot!(said(&ar, &after_a_fence(fence_behind)), @"
     error[race]: multiply on rank 0 reads x of stage 0
-      = load on rank 0 sums rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 0, on every rank, into x of stage 0 for tile (0, 0)
+      = load on rank 0 sums rows 0..128, columns 0..64 of partial (shard or slot 0) on rank 0, on every rank, into x of stage 0 for tile (0, 0)
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
@@ -318,14 +318,14 @@ fn a_place_is_read_by_all_lanes_before_it_is_filled() {
     };
     let ag = multicast::ag_gemm(REAL);
     insta::assert_snapshot!(said(&ag, &behind_a_store(Node::FenceShared)), @"
-    error[race]: load on rank 0 loads rows 0..128, columns 768..832 of x (chunk or slot 0) on rank 0 into staging buffer 0
-      = store on rank 0 stores staging buffer 0 to rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0, on every rank
+    error[race]: load on rank 0 loads rows 0..128, columns 768..832 of x (shard or slot 0) on rank 0 into staging buffer 0
+      = store on rank 0 stores staging buffer 0 to rows 0..128, columns 0..64 of x (shard or slot 0) on rank 0, on every rank
       = a barrier or a counter orders them, but no proxy fence
       help: `fence_async_shared` after ordinary accesses, before the slot is released
     ");
     insta::assert_snapshot!(said(&ag, &behind_a_store(Node::SyncWarp)), @"
-    error[race]: load on rank 0 loads rows 0..128, columns 768..832 of x (chunk or slot 0) on rank 0 into staging buffer 0
-      = store on rank 0 stores staging buffer 0 to rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0, on every rank
+    error[race]: load on rank 0 loads rows 0..128, columns 768..832 of x (shard or slot 0) on rank 0 into staging buffer 0
+      = store on rank 0 stores staging buffer 0 to rows 0..128, columns 0..64 of x (shard or slot 0) on rank 0, on every rank
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
@@ -348,12 +348,12 @@ fn a_signal_comes_after_the_stores_of_all_lanes() {
     };
     insta::assert_snapshot!(said(&multicast::gemm_ag(REAL), &early), @"
     error[reuse]: a launch ends on rank 2 before the writes there are complete
-      = store on rank 0 stores subtile 0 to rows 128..192, columns 0..64 of y (chunk or slot 0) on rank 0, on every rank for tile (1, 0)
+      = store on rank 0 stores subtile 0 to rows 128..192, columns 0..64 of y (shard or slot 0) on rank 0, on every rank for tile (1, 0)
       help: signal when the stores are complete, and wait for that signal before the end
     ");
     insta::assert_snapshot!(said(&multicast::added(REAL), &early), @"
-    error[race]: store on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 1) on rank 0, on every rank for tile (0, 0)
-      = store on rank 1 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 1) on rank 0, on every rank for tile (0, 0)
+    error[race]: store on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (shard or slot 1) on rank 0, on every rank for tile (0, 0)
+      = store on rank 1 stores subtile 0 to rows 0..128, columns 0..64 of y (shard or slot 1) on rank 0, on every rank for tile (0, 0)
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
@@ -426,7 +426,7 @@ fn a_sum_waits_for_every_rank() {
         }
     };
     insta::assert_snapshot!(said(&ar, &unwaited), @"
-    error[race]: load on rank 0 sums rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 0, on every rank, into x of stage 0 for tile (0, 0)
+    error[race]: load on rank 0 sums rows 0..128, columns 0..64 of partial (shard or slot 0) on rank 0, on every rank, into x of stage 0 for tile (0, 0)
       = not everything that the schedule orders before it came before it
       = conflicting accesses of 0 elements came before it in its launch, where 8192 should
       help: wait for everything that the schedule waits for, in this thread or in one that it waits for

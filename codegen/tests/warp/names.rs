@@ -17,16 +17,16 @@ fn tokens(names: [&str; 4], ping_pong: bool) -> Vec<String> {
     let mut s = ScheduleBuilder::new("strange_kernel_");
     let [x, w, y, arrived] = names;
     let (x, w, y) = (s.gathered(x, Bf16), s.local(w, Bf16), s.out(y, Bf16));
-    let pieces = s.pieces("strange_pieces", x, 128);
+    let chunks = s.chunks("strange_chunks", x, 128);
     let tiles = s.tiles(
         "strange_tiles",
         y,
         if ping_pong { (64, 64) } else { (128, 256) },
     );
-    let arrived = s.counters(arrived, [pieces.into()]);
+    let arrived = s.counters(arrived, [chunks.into()]);
     s.comm(4, |s| {
         s.for_ranks("strange_peer", ranks().before_me(), |s, peer| {
-            s.for_items("strange_p", pieces.of(me()), |s, p| {
+            s.for_items("strange_p", chunks.of(me()), |s, p| {
                 s.copy(x.on(&peer).at(p), x.at(p));
                 s.signal(arrived.on(&peer).at(p), 1);
             });
@@ -37,8 +37,8 @@ fn tokens(names: [&str; 4], ping_pong: bool) -> Vec<String> {
         ..GemmOptions::default()
     };
     s.gemm(options, |s| {
-        s.for_ranks("strange_chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("strange_t", tiles.of(&chunk).grouped(8), |s, t| {
+        s.for_ranks("strange_shard", ranks().from_me(), |s, shard| {
+            s.for_items("strange_t", tiles.of(&shard).grouped(8), |s, t| {
                 s.wait(arrived.at(t.rows()));
                 let acc = s.dot(x.at(t), w.at(t));
                 s.store(y.at(t), acc);

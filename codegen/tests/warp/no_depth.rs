@@ -76,7 +76,7 @@ fn tensors_without_elements_are_a_line_of_zeros() {
             match param {
                 Param::Map {
                     map,
-                    partial_chunk: short,
+                    partial_shard: short,
                 } => {
                     let shape = |plan| pipeline.map_shape(map, short, plan, 1);
                     let (tensor, wanted) = (pipeline.map(map).tensor, shape(&some));
@@ -113,7 +113,7 @@ fn tensors_without_elements_are_a_line_of_zeros() {
 }
 
 /// A product of what is gathered or not, whose rows are somebody's items or not.
-fn product(gathered: bool, in_pieces: bool) -> Program {
+fn product(gathered: bool, in_chunks: bool) -> Program {
     let mut s = ScheduleBuilder::new("product");
     let x = match gathered {
         true => s.gathered("x", Bf16),
@@ -127,11 +127,11 @@ fn product(gathered: bool, in_pieces: bool) -> Program {
             s.store(y.at(t), product);
         });
     });
-    if in_pieces {
-        let pieces = s.pieces("pieces", x, 64);
-        let seen = s.counters("seen", [pieces.into()]);
+    if in_chunks {
+        let chunks = s.chunks("chunks", x, 64);
+        let seen = s.counters("seen", [chunks.into()]);
         s.comm(1, |s| {
-            s.for_items("p", pieces.all(), |s, p| s.signal(seen.at(p), 1));
+            s.for_items("c", chunks.all(), |s, c| s.signal(seen.at(c), 1));
         });
     }
     s.finish()
@@ -139,16 +139,16 @@ fn product(gathered: bool, in_pieces: bool) -> Program {
 
 #[test]
 fn what_is_more_than_an_operand_has_a_depth() {
-    for (gathered, in_pieces) in [(false, false), (true, false), (false, true)] {
-        let kernel = lower(&product(gathered, in_pieces), &Variant::new(1));
+    for (gathered, in_chunks) in [(false, false), (true, false), (false, true)] {
+        let kernel = lower(&product(gathered, in_chunks), &Variant::new(1));
         let kernel = kernel.and_then(verify::kernel);
         let kernel = kernel.unwrap_or_else(|error| panic!("{error}"));
         let series = |k| verify::series(&kernel, &Shape::new(256, 256, k), &Machine::h200());
         series(64).unwrap_or_else(|error| panic!("{error}"));
         let told = series(0).err();
         let told = told.map(|found| found.first().text(&|_| String::new()));
-        let refused = gathered || in_pieces;
-        let words = "nothing of it is gathered, stored or cut into pieces";
+        let refused = gathered || in_chunks;
+        let words = "nothing of it is gathered, stored or cut into chunks";
         match told {
             None => assert!(!refused),
             Some(told) => assert!(refused && told.contains(words), "{told}"),
@@ -171,7 +171,7 @@ fn what_ranks_gather_has_a_depth() {
             let text = found.first().text(&|_| String::new());
             assert_eq!(
                 text.trim(),
-                "error[shape]: k is 0\n  help: a product has depth 0 only where each rank is given all that is along it, and nothing of it is gathered, stored or cut into pieces: launch none, or give a size from 1 to 2147483647"
+                "error[shape]: k is 0\n  help: a product has depth 0 only where each rank is given all that is along it, and nothing of it is gathered, stored or cut into chunks: launch none, or give a size from 1 to 2147483647"
             );
             refused.push(program.name);
         }

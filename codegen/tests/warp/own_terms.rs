@@ -35,7 +35,7 @@ fn scattered(scratch: Dtype) -> Program {
     let (x, w, y) = (
         s.local("x", Bf16),
         s.local("w", Bf16),
-        s.scattered("y", Bf16),
+        s.reduce_scattered("y", Bf16),
     );
     let tiles = s.tiles("tiles", y, (128, 256));
     let partial = s.symmetric("partial", scratch, y, world());
@@ -79,7 +79,7 @@ fn sums_over_the_others_have_their_own_terms() {
 fn a_sum_whose_own_term_is_a_tile_follows_one_whose_own_term_is_the_product() {
     let mut s = ScheduleBuilder::new("two_sums");
     let (x, w, c) = (s.local("x", Bf16), s.local("w", Bf16), s.local("c", Bf16));
-    let (y, z) = (s.scattered("y", Bf16), s.scattered("z", Bf16));
+    let (y, z) = (s.reduce_scattered("y", Bf16), s.reduce_scattered("z", Bf16));
     let tiles = s.tiles("tiles", y, (128, 128));
     let partial = s.symmetric("partial", Bf16, y, world());
     let moved = s.symmetric("moved", Bf16, y, world());

@@ -9,7 +9,7 @@ use counterflow_codegen::interp::{self, Options};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::{Program, TensorId};
-use counterflow_codegen::rule::{Convention, Fp8, Rule};
+use counterflow_codegen::rule::{Convention, Fp8, ScaleRule};
 use counterflow_codegen::shape::{Extent, Shape};
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::verify::{self, Series};
@@ -25,11 +25,11 @@ fn program(name: &str) -> Program {
         .expect("a schedule")
 }
 
-const THEIRS: Rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
+const THEIRS: ScaleRule = ScaleRule::transformer_engine(Fp8::E4M3).powers_of_two();
 
-fn variant(world: u32, rule: Rule) -> Variant {
+fn variant(world: u32, rule: ScaleRule) -> Variant {
     Variant::new(world)
-        .partial_sums(rule)
+        .quantised_reduction(rule)
         .set("tiles", (128, 128))
 }
 
@@ -44,12 +44,12 @@ fn series(program: &Program, variant: &Variant, shape: &Shape) -> Series {
     series.unwrap_or_else(|error| panic!("{} {variant}: {error}", program.name))
 }
 
-fn rules() -> [Rule; 4] {
-    let wide = Rule::transformer_engine(Fp8::E5M2).with_eps(8.0);
+fn rules() -> [ScaleRule; 4] {
+    let wide = ScaleRule::transformer_engine(Fp8::E5M2).with_eps(8.0);
     [
         THEIRS,
-        Rule::transformer_engine(Fp8::E4M3),
-        Rule::deep_gemm(),
+        ScaleRule::transformer_engine(Fp8::E4M3),
+        ScaleRule::deep_gemm(),
         wide,
     ]
 }
@@ -97,9 +97,9 @@ fn integers(seed: u64, rank: u32, tensor: usize, name: &str, sides: (u32, u32)) 
 }
 
 /// What rank `owner` has of the sum over ranks: codes times scales of all others, in their order, and its own product.
-fn twin(rule: &Rule, world: u32, [m, n, k]: [u32; 3], owner: u32, seed: u64) -> Vec<f32> {
-    let chunk = m.div_ceil(world);
-    let rows = (chunk * owner).min(m)..(chunk * (owner + 1)).min(m);
+fn twin(rule: &ScaleRule, world: u32, [m, n, k]: [u32; 3], owner: u32, seed: u64) -> Vec<f32> {
+    let shard = m.div_ceil(world);
+    let rows = (shard * owner).min(m)..(shard * (owner + 1)).min(m);
     let product = |rank: u32| {
         let x = integers(seed, rank, 0, "x", (m, k));
         let w = integers(seed, rank, 1, "w", (n, k));
@@ -128,7 +128,7 @@ fn twin(rule: &Rule, world: u32, [m, n, k]: [u32; 3], owner: u32, seed: u64) -> 
     sum.map(|sum| Bf16.round(sum)).collect()
 }
 
-/// Worlds of 1 to 8, with chunks that are short or empty and columns that are no whole blocks: the bits of each rank's sum are those of
+/// Worlds of 1 to 8, with shards that are short or empty and columns that are no whole blocks: the bits of each rank's sum are those of
 /// codes and scales that a quantiser makes, added in the order of ranks.
 #[test]
 fn sums_are_of_codes_times_scales_in_the_order_of_ranks() {
@@ -202,9 +202,9 @@ fn sums_are_within_the_bounds_of_their_roundings() {
 #[test]
 fn each_tile_is_sent_and_added_with_its_scales() {
     let operands = [
-        Variant::new(2).partial_sums(THEIRS),
+        Variant::new(2).quantised_reduction(THEIRS),
         Variant::new(2)
-            .partial_sums(Rule::deep_gemm())
+            .quantised_reduction(ScaleRule::deep_gemm())
             .dtype(E4M3)
             .scales(Scales::Blocks1d2d),
     ];
@@ -247,14 +247,14 @@ fn each_tile_is_sent_and_added_with_its_scales() {
 fn behind_a_product() -> Program {
     let mut s = ScheduleBuilder::new("behind_a_product");
     let [x, v, w] = ["x", "v", "w"].map(|name| s.local(name, Bf16));
-    let (z, y) = (s.out("z", Bf16), s.scattered("y", Bf16));
+    let (z, y) = (s.out("z", Bf16), s.reduce_scattered("y", Bf16));
     let first = s.tiles("first", z, (128, 256));
     let tiles = s.tiles("tiles", y, (256, 128));
     let partial = s.symmetric("partial", Bf16, y, world());
     let landed = s.counters("landed", [world().into(), tiles.into()]);
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks(), |s, chunk| {
-            s.for_items("t", first.of(&chunk), |s, t| {
+        s.for_ranks("shard", ranks(), |s, shard| {
+            s.for_items("t", first.of(&shard), |s, t| {
                 let product = s.dot(x.at(t), v.at(t));
                 s.store(z.at(t), product);
             });
@@ -280,7 +280,7 @@ fn behind_a_product() -> Program {
 #[test]
 fn scales_belong_to_the_rows_of_their_tile() {
     let squares = variant(4, THEIRS).dtype(E4M3).scales(Scales::Blocks2d1d);
-    let tall = Variant::new(4).partial_sums(THEIRS);
+    let tall = Variant::new(4).quantised_reduction(THEIRS);
     for (program, variant) in [(program("gemm_rs"), squares), (behind_a_product(), tall)] {
         let pipeline = built(&program, &variant).and_then(verify::pipeline);
         pipeline.unwrap_or_else(|error| panic!("{} {variant}: {error}", program.name));
@@ -299,7 +299,7 @@ fn a_kernel_sends_scales() {
             .into()
     };
     let kernel = lower(&gemm_rs, &of).expect("it is legal");
-    insta::assert_snapshot!(find(&kernel.text(), "partial.scale  symmetric"), @"partial.scale  symmetric<f32>          m×n.blocks  world slots, own chunk, rows contiguous");
+    insta::assert_snapshot!(find(&kernel.text(), "partial.scale  symmetric"), @"partial.scale  symmetric<f32>          m×n.blocks  world slots, own shard, rows contiguous");
     insta::assert_snapshot!(find(&kernel.text(), "scales of |"), @"partial.on(owner)[me][t] = acc0 / partial.scale; partial.scale = scales of |acc0|");
     let pipeline = built(&gemm_rs, &of).unwrap_or_else(|error| panic!("{error}"));
     let text = pipeline.text();

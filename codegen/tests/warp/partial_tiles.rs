@@ -56,8 +56,8 @@ fn shared((tile, ping_pong, cluster, layout): Kind, split: u32) -> Pipeline {
     built.unwrap_or_else(|found| panic!("{found}"))
 }
 
-/// Of chunks, the last one short.
-fn chunked() -> Pipeline {
+/// Of shards, the last one short.
+fn sharded() -> Pipeline {
     let program = library::all()
         .into_iter()
         .find(|program| program.name == "ag_gemm")
@@ -90,7 +90,7 @@ impl Values for At<'_> {
         }
     }
     fn rows_of(&self, _: DimId, _: u32) -> u32 {
-        panic!("chunks")
+        panic!("shards")
     }
     fn ordered(&self, _: OrderId, _: u32) -> u32 {
         panic!("orders")
@@ -367,17 +367,17 @@ const ALONE: Kind = ((128, 128), false, (1, 1), Layout::Nt);
 
 #[test]
 fn a_partial_box_that_is_left_out() {
-    // Rows of the last tile, of a short chunk, and columns.
+    // Rows of the last tile, of a short shard, and columns.
     insta::assert_snapshot!(trace(good(ALONE), said_to_exist("x_rows", |rows| a_partial_box_less(rows, 128))), @"
-    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 512..574, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (4, 0)
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 512..574, columns 0..64 of y (shard or slot 0) on rank 0 for tile (4, 0)
       = some of what exists of its operands was not loaded
     ");
-    insta::assert_snapshot!(trace(chunked(), said_to_exist("x_rows", |rows| a_partial_box_less(rows, 128))), @"
-    error[coverage]: store of block 3 on rank 0 stores subtile 0 to rows 128..192, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (1, 0)
+    insta::assert_snapshot!(trace(sharded(), said_to_exist("x_rows", |rows| a_partial_box_less(rows, 128))), @"
+    error[coverage]: store of block 3 on rank 0 stores subtile 0 to rows 128..192, columns 0..64 of y (shard or slot 0) on rank 0 for tile (1, 0)
       = some of what exists of its operands was not loaded
     ");
     insta::assert_snapshot!(trace(good(ALONE), said_to_exist("w_rows", |rows| a_partial_box_less(rows, 128))), @"
-    error[coverage]: store of block 1 on rank 0 stores subtile 0 to rows 0..128, columns 128..136 of y (chunk or slot 0) on rank 0 for tile (0, 1)
+    error[coverage]: store of block 1 on rank 0 stores subtile 0 to rows 0..128, columns 128..136 of y (shard or slot 0) on rank 0 for tile (0, 1)
       = some of what exists of its operands was not loaded
     ");
     // Of a half that CTAs of a cluster load into each other.
@@ -428,12 +428,12 @@ fn lacking(pipeline: Pipeline, name: &str) -> String {
 #[test]
 fn a_partial_box_that_does_not_come_in_every_step() {
     insta::assert_snapshot!(lacking(good(ALONE), "step"), @"
-    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 512..574, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (4, 0)
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 512..574, columns 0..64 of y (shard or slot 0) on rank 0 for tile (4, 0)
       = some of what exists of its operands was not loaded
     ");
     // Its sum is added to that of a CTA which has all rows.
     insta::assert_snapshot!(lacking(shared(ALONE, 2), "split_rank"), @"
-    error[coverage]: store of block 1 on rank 0 stores subtile 0 to rows 512..574, columns 64..128 of y (chunk or slot 0) on rank 0 for tile (4, 0)
+    error[coverage]: store of block 1 on rank 0 stores subtile 0 to rows 512..574, columns 64..128 of y (shard or slot 0) on rank 0 for tile (4, 0)
       = some of what exists of its operands was not loaded
     ");
 }
@@ -469,7 +469,7 @@ fn other_bytes_than_come() {
         |rows: Expr| rows.clone() + Expr::from(PARTIAL_BOX_ROWS) * (Expr::from(1) - rows / 128);
     insta::assert_snapshot!(trace(good(ALONE), loaded(1, more)), @"
     error[race]: multiply of block 1 on rank 0 multiplies x of stage 2 by w of stage 2
-      = load of block 1 on rank 0 loads rows 136..136, columns 0..64 of w (chunk or slot 0) on rank 0 into w of stage 2 for tile (0, 1)
+      = load of block 1 on rank 0 loads rows 136..136, columns 0..64 of w (shard or slot 0) on rank 0 into w of stage 2 for tile (0, 1)
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
@@ -515,8 +515,8 @@ fn partial_boxes_of_something_else() {
         said_to_exist("x_rows", |rows| rows + PARTIAL_BOX_ROWS),
     );
     insta::assert_snapshot!(found, @"
-    error[race]: load of block 0 on rank 0 loads rows 0..32, columns 64..128 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
-      = load of block 0 on rank 0 loads rows 128..160, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
+    error[race]: load of block 0 on rank 0 loads rows 0..32, columns 64..128 of x (shard or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
+      = load of block 0 on rank 0 loads rows 128..160, columns 0..64 of x (shard or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");

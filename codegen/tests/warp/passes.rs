@@ -44,7 +44,7 @@ impl Parts {
 fn schedule(item: impl FnOnce(&mut ScheduleBuilder, &Parts, Item)) -> Program {
     let mut s = ScheduleBuilder::new("in_one_item");
     let (x, w, b) = (s.local("x", Bf16), s.local("w", Bf16), s.vector("b", Bf16));
-    let (z, y) = (s.local("z", Bf16), s.reduced("y", Bf16));
+    let (z, y) = (s.local("z", Bf16), s.all_reduced("y", Bf16));
     let tiles = s.tiles("tiles", y, (128, 128));
     let partial = s.symmetric("partial", Bf16, y.whole(), world());
     let [landed, read] =
@@ -60,8 +60,8 @@ fn schedule(item: impl FnOnce(&mut ScheduleBuilder, &Parts, Item)) -> Program {
         read,
     };
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk), |s, t| item(s, &parts, t));
+        s.for_ranks("shard", ranks(), |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| item(s, &parts, t));
         });
     });
     s.finish()

@@ -38,7 +38,7 @@ fn stored_in(program: &Program, tensor: &str, slot: Expr) -> Pipeline {
             if let Node::Store { at, map, .. } = node
                 && maps[usize::from(map.0)].name == tensor
             {
-                at.chunk = slot.clone();
+                at.shard = slot.clone();
                 done += 1;
             }
         }
@@ -61,7 +61,7 @@ fn a_slot_that_nobody_writes() {
         verify::pipeline(wrong.clone()).expect("accepted")
     });
     insta::assert_snapshot!(refused(wrong), @"
-    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of kept (chunk or slot 1) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of kept (shard or slot 1) on rank 0 for tile (0, 0)
       = the schedule writes nothing there
     ");
 }
@@ -75,7 +75,7 @@ fn a_slot_that_another_rank_writes() {
         verify::pipeline(wrong.clone()).expect("accepted")
     });
     insta::assert_snapshot!(refused(wrong), @"
-    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 1) on rank 1 for tile (0, 0)
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (shard or slot 1) on rank 1 for tile (0, 0)
       = another role or rank of the schedule writes there, not this one
     ");
 }
@@ -117,8 +117,8 @@ fn a_gathered_tile_that_a_peer_gets_twice() {
     });
     assert_eq!(done, 1);
     insta::assert_snapshot!(refused(pipeline), @"
-    error[race]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 1 for tile (0, 0)
-      = store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 1 for tile (0, 0)
+    error[race]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (shard or slot 0) on rank 1 for tile (0, 0)
+      = store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (shard or slot 0) on rank 1 for tile (0, 0)
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");

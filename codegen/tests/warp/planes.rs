@@ -39,24 +39,24 @@ fn text(program: &Program, variant: &Variant) -> String {
     cuda::emit(&checked).text
 }
 
-/// y = x · wᵀ, where `send` says how a piece of `x` and its scales come to a peer.
+/// y = x · wᵀ, where `send` says how a chunk of `x` and its scales come to a peer.
 fn gather(
     send: impl Fn(&mut ScheduleBuilder, &RankExpr, (TensorRef, PartitionRef, CountersRef)),
     wait: impl Fn(&mut ScheduleBuilder, CountersRef, Item),
 ) -> Program {
     let mut s = ScheduleBuilder::new("gather");
     let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
-    let pieces = s.pieces("pieces", x, 128);
+    let chunks = s.chunks("chunks", x, 128);
     let tiles = s.tiles("tiles", y, (128, 128));
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
     s.comm(2, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            send(s, &peer, (x, pieces, arrived));
+            send(s, &peer, (x, chunks, arrived));
         });
     });
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk).grouped(8), |s, t| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard).grouped(8), |s, t| {
                 wait(s, arrived, t);
                 let product = s.dot(x.at(t), w.at(t));
                 s.store(y.at(t), product);
@@ -91,20 +91,20 @@ fn every_way_to_gather_carries_scales() {
 #[test]
 fn planes_one_by_one() {
     let apart = gather(
-        |s, peer, (x, pieces, arrived)| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(peer).scales().at(p), x.scales().at(p));
-                s.copy(x.on(peer).data().at(p), x.data().at(p));
-                s.signal(arrived.on(peer).at(p), 1);
+        |s, peer, (x, chunks, arrived)| {
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(peer).scales().at(c), x.scales().at(c));
+                s.copy(x.on(peer).data().at(c), x.data().at(c));
+                s.signal(arrived.on(peer).at(c), 1);
             });
         },
         waits,
     );
     let both = gather(
-        |s, peer, (x, pieces, arrived)| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(peer).at(p), x.at(p));
-                s.signal(arrived.on(peer).at(p), 1);
+        |s, peer, (x, chunks, arrived)| {
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(peer).at(c), x.at(c));
+                s.signal(arrived.on(peer).at(c), 1);
             });
         },
         waits,
@@ -135,25 +135,25 @@ fn planes_one_by_one() {
 fn of_their_own() -> Program {
     let mut s = ScheduleBuilder::new("of_their_own");
     let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
-    let pieces = s.pieces("pieces", x, 128);
+    let chunks = s.chunks("chunks", x, 128);
     let tiles = s.tiles("tiles", y, (128, 128));
-    let arrived = s.counters("arrived", [pieces.into()]);
-    let scaled = s.counters("scaled", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
+    let scaled = s.counters("scaled", [chunks.into()]);
     s.comm(2, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).scales().at(p), x.scales().at(p));
-                s.signal(scaled.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(&peer).scales().at(c), x.scales().at(c));
+                s.signal(scaled.on(&peer).at(c), 1);
             });
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).data().at(p), x.data().at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(&peer).data().at(c), x.data().at(c));
+                s.signal(arrived.on(&peer).at(c), 1);
             });
         });
     });
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk).grouped(8), |s, t| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard).grouped(8), |s, t| {
                 s.wait(arrived.at(t.rows()));
                 s.wait(scaled.at(t.rows()));
                 let product = s.dot(x.at(t), w.at(t));
@@ -270,23 +270,23 @@ fn kernels_that_lose_scales() {
 fn what_cannot_travel() {
     let mut found = Vec::new();
     let one_counter = gather(
-        |s, peer, (x, pieces, arrived)| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(peer).data().at(p), x.data().at(p));
-                s.signal(arrived.on(peer).at(p), 1);
+        |s, peer, (x, chunks, arrived)| {
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(peer).data().at(c), x.data().at(c));
+                s.signal(arrived.on(peer).at(c), 1);
             });
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(peer).scales().at(p), x.scales().at(p));
-                s.signal(arrived.on(peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(peer).scales().at(c), x.scales().at(c));
+                s.signal(arrived.on(peer).at(c), 1);
             });
         },
         waits,
     );
     found.push(refused(&one_counter, &variant()));
     let half_named = gather(
-        |s, peer, (x, pieces, _)| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(peer).at(p), x.scales().at(p));
+        |s, peer, (x, chunks, _)| {
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(peer).at(c), x.scales().at(c));
             });
         },
         |_, _, _| {},
@@ -305,9 +305,9 @@ fn what_cannot_travel() {
     let mut s = ScheduleBuilder::new("elsewhere");
     let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
     let copy = s.symmetric("copy", Bf16, x.whole(), 1);
-    let (pieces, tiles) = (s.pieces("pieces", x, 128), s.tiles("tiles", y, (128, 128)));
+    let (chunks, tiles) = (s.chunks("chunks", x, 128), s.tiles("tiles", y, (128, 128)));
     s.comm(2, |s| {
-        s.for_items("p", pieces.of(me()), |s, p| s.copy(copy.at(p), x.at(p)));
+        s.for_items("c", chunks.of(me()), |s, c| s.copy(copy.at(c), x.at(c)));
     });
     s.gemm(GemmOptions::default(), |s| {
         s.for_items("t", tiles.of(me()), |s, t| {

@@ -208,7 +208,7 @@ fn an_operand_that_is_not_behind_the_other() {
         (up.at, up.stride, up.behind) = (after, bytes, false);
     }), @"
     error[race]: multiply of block 0 on rank 0 multiplies x of stage 0 by gate of stage 1
-      = load of block 0 on rank 0 loads rows 0..128, columns 64..128 of gate (chunk or slot 0) on rank 0 into gate of stage 1 for tile (0, 0)
+      = load of block 0 on rank 0 loads rows 0..128, columns 64..128 of gate (shard or slot 0) on rank 0 into gate of stage 1 for tile (0, 0)
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
@@ -223,7 +223,7 @@ fn products_in_each_others_place() {
             }
         }
     }), @"
-    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = the schedule stores another value there
     ");
 }
@@ -364,9 +364,9 @@ fn products_of_two_depths() {
 fn products_and_a_sum() {
     let mut s = ScheduleBuilder::new("summed");
     let [x, gate, up] = ["x", "gate", "up"].map(|name| s.local(name, Bf16));
-    let y = s.scattered("y", Bf16);
+    let y = s.reduce_scattered("y", Bf16);
     let tiles = s.tiles("tiles", y, (128, 128));
-    let partial = s.symmetric("partial", Bf16, y.chunk(), world());
+    let partial = s.symmetric("partial", Bf16, y.shard(), world());
     let landed = s.counters("landed", [world().into(), tiles.into()]);
     s.gemm(GemmOptions::default(), |s| {
         s.for_ranks("owner", ranks().after_me(), |s, owner| {

@@ -204,9 +204,13 @@ fn an_order_that_puts_a_wait_before_what_it_needs_is_refused() {
 /// Sums that copy engines carry to all ranks: they wait for the kernel, which waits for them.
 fn reused_stages() -> Program {
     let mut s = ScheduleBuilder::new("stage_subtiles");
-    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.reduced("y", Bf16));
+    let (x, w, y) = (
+        s.local("x", Bf16),
+        s.local("w", Bf16),
+        s.all_reduced("y", Bf16),
+    );
     let tiles = s.tiles("tiles", y, (128, 128));
-    let partial = s.symmetric("partial", Bf16, y.chunk(), world());
+    let partial = s.symmetric("partial", Bf16, y.shard(), world());
     let landed = s.counters("landed", [world().into(), tiles.into()]);
     let made = s.counters("made", [tiles.into()]);
     let done = s.counters("done", [tiles.into()]);

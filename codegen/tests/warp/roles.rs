@@ -1,4 +1,4 @@
-//! Several `#[comm]` roles at the same time: each has its name, its CTAs and its pieces.
+//! Several `#[comm]` roles at the same time: each has its name, its CTAs and its chunks.
 
 use counterflow_codegen as codegen;
 
@@ -19,7 +19,7 @@ use codegen::variant::Variant;
 use codegen::verify::{self, Checked};
 use codegen::warp::{Ctas, Node, Pipeline, Test};
 
-/// A product beside two gathers, of pieces of other rows. What `ask` pulls, `answer` says is there; so they cannot follow each
+/// A product beside two gathers, of chunks of other rows. What `ask` pulls, `answer` says is there; so they cannot follow each
 /// other in that order.
 fn pulled_when_told([ask, answer]: [&str; 2]) -> Program {
     let mut s = ScheduleBuilder::new("pulled_when_told");
@@ -27,7 +27,7 @@ fn pulled_when_told([ask, answer]: [&str; 2]) -> Program {
     let (z, v) = (s.gathered("z", Bf16), s.gathered("v", Bf16));
     let tiles = s.tiles("tiles", y, (128, 256));
     let [of_z, of_v] =
-        [("of_z", z, 64), ("of_v", v, 256)].map(|(name, of, rows)| s.pieces(name, of, rows));
+        [("of_z", z, 64), ("of_v", v, 256)].map(|(name, of, rows)| s.chunks(name, of, rows));
     let [told, arrived, came] = [("told", of_z), ("arrived", of_z), ("came", of_v)]
         .map(|(name, of)| s.counters(name, [of.into()]));
     s.comm_named(ask, 2, |s| {
@@ -78,7 +78,7 @@ fn built(program: &Program, world: u32) -> Pipeline {
 fn shape(kernel: &Kernel, m: u32) -> Shape {
     let further = kernel.dims.iter().filter(|dim| dim.is_further());
     further.fold(Shape::new(m, 72, 24), |shape, dim| {
-        let size = if dim.chunked { m + 5 } else { 40 };
+        let size = if dim.sharded { m + 5 } else { 40 };
         shape.dim(&dim.name, size)
     })
 }
@@ -134,7 +134,7 @@ fn two_rings_of_their_own() {
 }
 
 #[test]
-fn two_tensors_in_other_pieces() {
+fn two_tensors_in_other_chunks() {
     right(&pulled_when_told(["ask", "answer"]));
 }
 
@@ -172,24 +172,24 @@ fn readers_of_two_tensors() {
         }
         for (name, rows, pushed) in [("z", 64, push_first), ("v", 256, false)] {
             let z = s.gathered(name, Bf16);
-            let pieces = s.pieces(&format!("of_{name}"), z, rows);
-            let arrived = s.counters(&format!("{name}_arrived"), [pieces.into()]);
+            let chunks = s.chunks(&format!("of_{name}"), z, rows);
+            let arrived = s.counters(&format!("{name}_arrived"), [chunks.into()]);
             s.comm_named(&format!("move_{name}"), 2, |s| {
                 s.for_ranks("peer", ranks().after_me(), |s, peer| {
                     if pushed {
-                        s.for_items("p", pieces.of(me()), |s, p| {
-                            s.copy(z.on(&peer).at(p), z.at(p));
-                            s.signal(arrived.on(&peer).at(p), 1);
+                        s.for_items("c", chunks.of(me()), |s, c| {
+                            s.copy(z.on(&peer).at(c), z.at(c));
+                            s.signal(arrived.on(&peer).at(c), 1);
                         });
                     } else {
-                        s.for_items("p", pieces.of(&peer), |s, p| {
-                            s.copy(z.at(p), z.on(&peer).at(p));
-                            s.signal(arrived.at(p), 1);
+                        s.for_items("c", chunks.of(&peer), |s, c| {
+                            s.copy(z.at(c), z.on(&peer).at(c));
+                            s.signal(arrived.at(c), 1);
                         });
                     }
                 });
                 s.for_ranks("peer", ranks().after_me(), |s, peer| {
-                    s.for_items("p", pieces.of(&peer), |s, p| s.wait(arrived.at(p)));
+                    s.for_items("c", chunks.of(&peer), |s, c| s.wait(arrived.at(c)));
                 });
             });
         }
@@ -234,24 +234,24 @@ fn a_role_may_wait_for_another() {
     let waits_first = |names: [&str; 2]| {
         let mut s = ScheduleBuilder::new("waits_first");
         let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
-        let pieces = s.pieces("pieces", x, 128);
+        let chunks = s.chunks("chunks", x, 128);
         let tiles = s.tiles("tiles", y, (128, 256));
-        let [go, arrived] = ["go", "arrived"].map(|name| s.counters(name, [pieces.into()]));
+        let [go, arrived] = ["go", "arrived"].map(|name| s.counters(name, [chunks.into()]));
         s.comm_named(names[0], 2, |s| {
             s.for_ranks("peer", ranks().before_me(), |s, peer| {
-                s.for_items("p", pieces.of(me()), |s, p| {
-                    s.wait(go.at(p));
-                    s.copy(x.on(&peer).at(p), x.at(p));
-                    s.signal(arrived.on(&peer).at(p), 1);
+                s.for_items("c", chunks.of(me()), |s, c| {
+                    s.wait(go.at(c));
+                    s.copy(x.on(&peer).at(c), x.at(c));
+                    s.signal(arrived.on(&peer).at(c), 1);
                 });
             });
         });
         s.comm_named(names[1], 1, |s| {
-            s.for_items("p", pieces.of(me()), |s, p| s.signal(go.at(p), 1));
+            s.for_items("c", chunks.of(me()), |s, c| s.signal(go.at(c), 1));
         });
         s.gemm(GemmOptions::default(), |s| {
-            s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-                s.for_items("t", tiles.of(&chunk).grouped(8), |s, t| {
+            s.for_ranks("shard", ranks().from_me(), |s, shard| {
+                s.for_items("t", tiles.of(&shard).grouped(8), |s, t| {
                     s.wait(arrived.at(t.rows()));
                     let acc = s.dot(x.at(t), w.at(t));
                     s.store(y.at(t), acc);
@@ -315,23 +315,23 @@ fn who_waits_for_the_gemm_does_not_join_it() {
     let mut s = ScheduleBuilder::new("after_the_gemm");
     let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
     let z = s.gathered("z", Bf16);
-    let (tiles, pieces) = (s.tiles("tiles", y, (128, 256)), s.pieces("pieces", z, 128));
+    let (tiles, chunks) = (s.tiles("tiles", y, (128, 256)), s.chunks("chunks", z, 128));
     let computed = s.counters("computed", [tiles.into()]);
-    let [go, arrived] = ["go", "arrived"].map(|name| s.counters(name, [pieces.into()]));
+    let [go, arrived] = ["go", "arrived"].map(|name| s.counters(name, [chunks.into()]));
     s.comm_named("halo", 2, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.wait(go.at(p));
-                s.copy(z.on(&peer).at(p), z.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.wait(go.at(c));
+                s.copy(z.on(&peer).at(c), z.at(c));
+                s.signal(arrived.on(&peer).at(c), 1);
             });
         });
     });
     s.spare_warps(|s| {
         s.for_items("t", tiles, |s, t| s.wait(computed.at(t)));
-        s.for_items("p", pieces.of(me()), |s, p| s.signal(go.at(p), 1));
+        s.for_items("c", chunks.of(me()), |s, c| s.signal(go.at(c), 1));
         s.for_ranks("peer", ranks().after_me(), |s, peer| {
-            s.for_items("p", pieces.of(&peer), |s, p| s.wait(arrived.at(p)));
+            s.for_items("c", chunks.of(&peer), |s, c| s.wait(arrived.at(c)));
         });
     });
     s.gemm(GemmOptions::default(), |s| {
@@ -361,9 +361,9 @@ fn whoever_grants_credits_the_others_join_the_gemm() {
         for role in order {
             match role {
                 0 => s.spare_warps(|s| {
-                    s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-                        s.for_items("t", tiles.of(&chunk), |s, t| {
-                            s.wait(computed.at(&chunk).at(t));
+                    s.for_ranks("shard", ranks().from_me(), |s, shard| {
+                        s.for_items("t", tiles.of(&shard), |s, t| {
+                            s.wait(computed.at(&shard).at(t));
                         });
                     });
                 }),
@@ -371,12 +371,12 @@ fn whoever_grants_credits_the_others_join_the_gemm() {
                     s.for_ranks("peer", ranks().before_me(), |s, peer| gather.push(s, &peer));
                 }),
                 _ => s.gemm(GemmOptions::default(), |s| {
-                    s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-                        s.for_items("t", tiles.of(&chunk).grouped(8), |s, t| {
+                    s.for_ranks("shard", ranks().from_me(), |s, shard| {
+                        s.for_items("t", tiles.of(&shard).grouped(8), |s, t| {
                             s.wait(gather.arrived.at(t.rows()));
                             let acc = s.dot(gather.x.at(t), w.at(t));
                             s.store(y.at(t), acc);
-                            s.signal(computed.at(&chunk).at(t), 1);
+                            s.signal(computed.at(&shard).at(t), 1);
                         });
                     });
                 }),
@@ -398,7 +398,7 @@ fn items_of_the_wrong_ctas() {
         panic!("CTAs that move data");
     };
     *first = 0.into();
-    let found = verify::pipeline(pipeline).expect_err("pieces that nobody copies");
+    let found = verify::pipeline(pipeline).expect_err("chunks that nobody copies");
     insta::assert_snapshot!(
         "roles_items_of_the_wrong_ctas",
         found.first().text(&|_| String::new())
@@ -424,7 +424,7 @@ fn two_roles_on_the_same_ctas() {
         }
     });
     assert_eq!(changed, 2, "who fetches and who sends");
-    let found = verify::pipeline(pipeline).expect_err("pieces that are copied twice");
+    let found = verify::pipeline(pipeline).expect_err("chunks that are copied twice");
     insta::assert_snapshot!(
         "roles_on_the_same_ctas",
         found.first().text(&|_| String::new())

@@ -66,7 +66,7 @@ fn products_are_multiplied_by_the_scales_of_their_operands() {
             struct Plan {
             const float* x_scale;  // one number
             const float* w_scale;  // one number
-            u32 m;  // rows of the product, over all chunks
+            u32 m;  // rows of the product, over all shards
             …
             const float x_scale = *plan.x_scale;
             const float w_scale = *plan.w_scale;
@@ -82,7 +82,7 @@ fn products_are_multiplied_by_the_scales_of_their_operands() {
     }
 }
 
-/// In swapped tiles rows lie elsewhere in a thread's accumulators; chunks begin at rows of their own.
+/// In swapped tiles rows lie elsewhere in a thread's accumulators; shards begin at rows of their own.
 #[test]
 fn tiles_of_every_sort_read_scales() {
     for tile in [(16, 64), (80, 128), (128, 64), (128, 256)] {
@@ -268,7 +268,7 @@ fn a_scale_that_a_kernel_loses() {
         }
     };
     insta::assert_snapshot!(broken(Scales::PerTensor, not_multiplied), @"
-    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = the schedule stores another value there
     ");
 }
@@ -341,12 +341,12 @@ fn copied(to: impl Into<RankExpr>) -> Program {
     let mut s = ScheduleBuilder::new("copied");
     let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
     let copy = s.symmetric("copy", Bf16, x.whole(), 1);
-    let (pieces, tiles) = (s.pieces("pieces", x, 128), s.tiles("tiles", y, (128, 128)));
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let (chunks, tiles) = (s.chunks("chunks", x, 128), s.tiles("tiles", y, (128, 128)));
+    let arrived = s.counters("arrived", [chunks.into()]);
     s.comm(2, |s| {
-        s.for_items("p", pieces.all(), |s, p| {
-            s.copy(copy.on(&to).at(p), x.at(p));
-            s.signal(arrived.on(&to).at(p), 1);
+        s.for_items("c", chunks.all(), |s, c| {
+            s.copy(copy.on(&to).at(c), x.at(c));
+            s.signal(arrived.on(&to).at(c), 1);
         });
     });
     s.gemm(GemmOptions::default(), |s| {

@@ -11,7 +11,7 @@ use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify;
 use counterflow_codegen::warp::{Node, Pipeline};
 
-/// Parts of a rank's pieces, which together are all of them.
+/// Parts of a rank's chunks, which together are all of them.
 type Parts = fn(ItemsRef) -> Vec<ItemsRef>;
 
 /// The first CTAs push each part in a loop of its own.
@@ -20,7 +20,7 @@ fn pushed_in_parts(parts: Parts) -> Program {
     let gather = Gather::new(&mut s);
     s.comm(2u32, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            for part in parts(gather.pieces.of(me())) {
+            for part in parts(gather.chunks.of(me())) {
                 s.for_items("p", part, |s, p| {
                     s.copy(gather.x.on(&peer).at(p), gather.x.at(p));
                     s.signal(gather.arrived.on(&peer).at(p), 1);
@@ -32,16 +32,16 @@ fn pushed_in_parts(parts: Parts) -> Program {
     s.finish()
 }
 
-/// The same of a weight, whose pieces divide the columns of the product.
+/// The same of a weight, whose chunks divide the columns of the product.
 fn weight_in_parts(parts: Parts) -> Program {
     let mut s = ScheduleBuilder::new("weight_in_parts");
     let (x, w, y) = (s.local("x", Bf16), s.gathered("w", Bf16), s.out("y", Bf16));
-    let pieces = s.pieces("pieces", w, 128);
+    let chunks = s.chunks("chunks", w, 128);
     let tiles = s.tiles("tiles", y, (128, 256));
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
     s.comm(2u32, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            for part in parts(pieces.of(me())) {
+            for part in parts(chunks.of(me())) {
                 s.for_items("p", part, |s, p| {
                     s.copy(w.on(&peer).at(p), w.at(p));
                     s.signal(arrived.on(&peer).at(p), 1);
@@ -143,7 +143,7 @@ fn a_loop_whose_first_item_is_far_behind_is_refused() {
         insta::allow_duplicates! {
             insta::assert_snapshot!(told(&program, 3), @"
             error[resources]: this loop has no kernel: all warps are tried with few items, and it selects none of those
-              help: let it visit one where a chunk has 24 items
+              help: let it visit one where a shard has 24 items
             ");
         }
     }
@@ -166,7 +166,7 @@ fn one_for_itself(parts: Parts) -> Program {
             let cond = if mine { cond } else { cond.negate() };
             s.when(cond, |s| {
                 s.for_ranks("peer", ranks().before_me(), |s, peer| {
-                    for part in parts(gather.pieces.of(me())) {
+                    for part in parts(gather.chunks.of(me())) {
                         s.for_items("p", part, |s, p| {
                             s.copy(gather.x.on(&peer).at(p), gather.x.at(p));
                             s.signal(gather.arrived.on(&peer).at(p), 1);
@@ -202,7 +202,7 @@ fn what_one_rank_does_alone_is_tried() {
 fn what_one_rank_does_alone_is_tried_beside_what_only_some_ranks_do() {
     let mut s = ScheduleBuilder::new("to_the_one_before");
     let gather = Gather::new(&mut s);
-    let noted = s.counters("noted", [gather.pieces.into()]);
+    let noted = s.counters("noted", [gather.chunks.into()]);
     s.comm(2u32, |s| {
         for mine in [true, false] {
             let cond = Cond::compare(Comparison::Eq, me(), 5);
@@ -211,8 +211,8 @@ fn what_one_rank_does_alone_is_tried_beside_what_only_some_ranks_do() {
                 s.for_ranks("peer", ranks().before_me(), |s, peer| gather.push(s, &peer));
             });
         }
-        s.for_items("p", gather.pieces.of(me()).take(me()), |s, p| {
-            s.signal(noted.on(me() - 1).at(p), 1);
+        s.for_items("c", gather.chunks.of(me()).take(me()), |s, c| {
+            s.signal(noted.on(me() - 1).at(c), 1);
         });
     });
     gather.multiply(&mut s, ranks().from_me());

@@ -1,4 +1,4 @@
-//! Items that are larger than the pieces that a counter has cells for: each is announced in all of its cells.
+//! Items that are larger than the chunks that a counter has cells for: each is announced in all of its cells.
 
 use crate::fixtures::strangers;
 use counterflow_codegen::builder::*;
@@ -23,13 +23,13 @@ fn tiles_of_two_cells() {
     has_right_warps(&strangers::two_layers(), &variant);
 }
 
-/// Copied pieces of 256 rows, where a cell has 128.
+/// Copied chunks of 256 rows, where a cell has 128.
 #[test]
-fn pieces_of_two_cells() {
-    let mut s = ScheduleBuilder::new("pieces_of_two_cells");
+fn chunks_of_two_cells() {
+    let mut s = ScheduleBuilder::new("chunks_of_two_cells");
     let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
-    let moved = s.pieces("moved", x, 256);
-    let counted = s.pieces("counted", x, 128);
+    let moved = s.chunks("moved", x, 256);
+    let counted = s.chunks("counted", x, 128);
     let tiles = s.tiles("tiles", y, (128, 128));
     let arrived = s.counters("arrived", [counted.into()]);
     s.comm(4u32, |s| {
@@ -41,8 +41,8 @@ fn pieces_of_two_cells() {
         });
     });
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk), |s, t| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| {
                 s.wait(arrived.at(t.rows()));
                 let product = s.dot(x.at(t), w.at(t));
                 s.store(y.at(t), product);

@@ -217,7 +217,7 @@ fn a_stage_that_is_released_before_its_last_read() {
             list.insert(read, arrive);
         }
     }), @"
-    error[race]: load of block 0 on rank 0 loads rows 3..4, columns 0..128 of w.scale (chunk or slot 0) on rank 0 into w_scale of stage 0 for tile (0, 0)
+    error[race]: load of block 0 on rank 0 loads rows 3..4, columns 0..128 of w.scale (shard or slot 0) on rank 0 into w_scale of stage 0 for tile (0, 0)
       = multiply of block 0 on rank 0 reads w_scale of stage 0
       = nothing orders these two
       help: wait for a signal that the first one is complete

@@ -114,7 +114,7 @@ fn a_slab_that_is_not_waited_for_or_sent_elsewhere_is_found() {
         }
     });
     insta::assert_snapshot!(said(waits), @"
-    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 256..320 of x (chunk or slot 1) on rank 0 into x of stage 1 for tile (0, 0)
+    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 256..320 of x (shard or slot 1) on rank 0 into x of stage 1 for tile (0, 0)
       = not everything that the schedule orders before it came before it
       = conflicting accesses of 0 elements came before it in its launch, where 8192 should
       help: wait for everything that the schedule waits for, in this thread or in one that it waits for
@@ -132,7 +132,7 @@ fn a_slab_that_is_not_waited_for_or_sent_elsewhere_is_found() {
         }
     });
     insta::assert_snapshot!(said(moved), @"
-    error[coverage]: store of block 0 on rank 0 stores staging buffer 0 to rows 0..128, columns 64..128 of x (chunk or slot 0) on rank 2 for tile (0, 0)
+    error[coverage]: store of block 0 on rank 0 stores staging buffer 0 to rows 0..128, columns 64..128 of x (shard or slot 0) on rank 2 for tile (0, 0)
       = the box holds other rows or columns
     ");
 }
@@ -174,7 +174,7 @@ fn scales_do_not_travel_with_slabs() {
         insta::allow_duplicates! {
             insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
             error[language]: slabs of columns, with which `x.scale` would have to travel
-              help: the elements in slabs, `.data()[c]`, and the scales in pieces of whole rows, `.scales()[p]`
+              help: the elements in slabs, `.data()[c]`, and the scales in chunks of whole rows, `.scales()[c]`
             ");
         }
         let apart = warps(&scales_apart((128, 256)), &variant);
@@ -196,7 +196,7 @@ fn the_text_says_where_a_slab_is() {
           for peer_step in 0..(world - 1), peer = (me + 1 + peer_step) % world
             signal ready_x.on(peer)[me] += 1
         for peer_step in 0..(world - 1), peer = (me + world - 1 - peer_step) % world
-          c_rows = ceil_div(rows(me), PIECE)
+          c_rows = ceil_div(rows(me), CHUNK)
           c_columns = ceil_div(k, 256)
           slabs = c_rows * c_columns
           for item in my share of slabs
@@ -205,7 +205,7 @@ fn the_text_says_where_a_slab_is() {
             for i in 0..4
               await staging.empty of the previous phase
               expect STAGING_BYTES at staging.full
-              load staging <- x{c.column * 256 + i * STAGING_N, c.row * PIECE, me, me}
+              load staging <- x{c.column * 256 + i * STAGING_N, c.row * CHUNK, me, me}
               next staging
         # All staging buffers were sent: stages and subtiles may lie over them.
         for i in 0..STAGING_SLOTS
@@ -214,7 +214,7 @@ fn the_text_says_where_a_slab_is() {
     …
               # wait arrived[t.rows]
               for slab in 0..ceil_div(k, 256)
-                arrived_cell = (chunk * slabs_m + t.row * TILE_M / PIECE) * ceil_div(k, 256) + slab
+                arrived_cell = (shard * slabs_m + t.row * TILE_M / CHUNK) * ceil_div(k, 256) + slab
                 wait arrived[arrived_cell]
               fence global memory for TMA
             expect x_rows * TILE_K * 2 + w_rows * TILE_K * 2 at stage.full
@@ -224,7 +224,7 @@ fn the_text_says_where_a_slab_is() {
       if cta < COMM_CTAS
         tile scheduler over the CTAs that move data
         for peer_step in 0..(world - 1), peer = (me + world - 1 - peer_step) % world
-          c_rows = ceil_div(rows(me), PIECE)
+          c_rows = ceil_div(rows(me), CHUNK)
           c_columns = ceil_div(k, 256)
           slabs = c_rows * c_columns
           # Without items here there is nothing to wait for.
@@ -237,7 +237,7 @@ fn the_text_says_where_a_slab_is() {
             # x.on(peer)[c] = x[c]
             for i in 0..4
               await staging.full
-              store staging -> x{c.column * 256 + i * STAGING_N, c.row * PIECE, me, peer}
+              store staging -> x{c.column * 256 + i * STAGING_N, c.row * CHUNK, me, peer}
               commit stores
               next staging
               await reads of all but SENDING stores
@@ -322,11 +322,11 @@ fn the_text_says_at_which_step_a_slab_is_awaited() {
     if step % (256 / TILE_K) == 0
       slab = step / (256 / TILE_K)
       # wait arrived[t.rows] slab by slab
-      arrived_cell = (chunk * slabs_m + t.row * TILE_M / PIECE) * ceil_div(k, 256) + slab
+      arrived_cell = (shard * slabs_m + t.row * TILE_M / CHUNK) * ceil_div(k, 256) + slab
       wait arrived[arrived_cell]
       fence global memory for TMA
     expect x_rows * TILE_K * 2 + w_rows * TILE_K * 2 at stage.full
-    load stage.x <- x{step * TILE_K, t.row * TILE_M, chunk, me}, or by partial boxes x_rows of its TILE_M rows
+    load stage.x <- x{step * TILE_K, t.row * TILE_M, shard, me}, or by partial boxes x_rows of its TILE_M rows
     ");
 }
 
@@ -358,8 +358,8 @@ fn a_wait_for_another_slab_or_at_another_step_is_found() {
         }
     });
     insta::assert_snapshot!(first, @"
-    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 128..192 of x (chunk or slot 1) on rank 0 into x of stage 0 for tile (0, 0)
-      = store of block 1 on rank 1 stores staging buffer 0 to rows 0..128, columns 128..192 of x (chunk or slot 1) on rank 0 for tile (0, 1)
+    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 128..192 of x (shard or slot 1) on rank 0 into x of stage 0 for tile (0, 0)
+      = store of block 1 on rank 1 stores staging buffer 0 to rows 0..128, columns 128..192 of x (shard or slot 1) on rank 0 for tile (0, 1)
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
@@ -371,7 +371,7 @@ fn a_wait_for_another_slab_or_at_another_step_is_found() {
         list.insert(next.expect("the next stage"), wait);
     });
     insta::assert_snapshot!(late, @"
-    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0 into x of stage 1 for tile (0, 0)
+    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 0..64 of x (shard or slot 1) on rank 0 into x of stage 1 for tile (0, 0)
       = not everything that the schedule orders before it came before it
       = conflicting accesses of 0 elements came before it in its launch, where 8192 should
       help: wait for everything that the schedule waits for, in this thread or in one that it waits for
@@ -382,14 +382,14 @@ fn a_wait_for_another_slab_or_at_another_step_is_found() {
         }
     });
     insta::assert_snapshot!(once, @"
-    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 128..192 of x (chunk or slot 1) on rank 0 into x of stage 0 for tile (0, 0)
+    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 128..192 of x (shard or slot 1) on rank 0 into x of stage 0 for tile (0, 0)
       = not everything that the schedule orders before it came before it
       = conflicting accesses of 0 elements came before it in its launch, where 8192 should
       help: wait for everything that the schedule waits for, in this thread or in one that it waits for
     ");
     let never = wrong(&|list, at| drop(list.remove(at)));
     insta::assert_snapshot!(never, @"
-    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0 into x of stage 1 for tile (0, 0)
+    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 0..64 of x (shard or slot 1) on rank 0 into x of stage 1 for tile (0, 0)
       = not everything that the schedule orders before it came before it
       = conflicting accesses of 0 elements came before it in its launch, where 8192 should
       help: wait for everything that the schedule waits for, in this thread or in one that it waits for

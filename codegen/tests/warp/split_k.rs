@@ -253,7 +253,7 @@ fn steps_that_are_skipped_or_repeated() {
         _ => value,
     });
     insta::assert_snapshot!(verdict(skipped), @"
-    error[coverage]: store of block 2 on rank 0 stores subtile 0 to rows 0..64, columns 32..48 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 2 on rank 0 stores subtile 0 to rows 0..64, columns 32..48 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = the product does not have all of K
     ");
     let repeated = steps(|name, value| match name {
@@ -261,7 +261,7 @@ fn steps_that_are_skipped_or_repeated() {
         _ => value,
     });
     insta::assert_snapshot!(verdict(repeated), @"
-    error[coverage]: store of block 2 on rank 0 stores subtile 0 to rows 0..64, columns 32..48 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 2 on rank 0 stores subtile 0 to rows 0..64, columns 32..48 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = the product does not have all of K
     ");
     let all = steps(|name, value| match name {
@@ -269,7 +269,7 @@ fn steps_that_are_skipped_or_repeated() {
         _ => value,
     });
     insta::assert_snapshot!(verdict(all), @"
-    error[coverage]: store of block 2 on rank 0 stores subtile 0 to rows 0..64, columns 32..48 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 2 on rank 0 stores subtile 0 to rows 0..64, columns 32..48 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = the product does not have all of K
     ");
 }
@@ -288,7 +288,7 @@ fn a_part_that_is_added_twice_or_left_out() {
         verdict(pipeline)
     };
     insta::assert_snapshot!(index(Expr::var("part") / 3), @"
-    error[coverage]: store of block 2 on rank 0 stores subtile 0 to rows 0..64, columns 32..48 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 2 on rank 0 stores subtile 0 to rows 0..64, columns 32..48 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = the product does not have all of K
     ");
     insta::assert_snapshot!(index(Expr::var("from") * 2 + 1), @"
@@ -301,7 +301,7 @@ fn a_part_that_is_added_twice_or_left_out() {
         })
     });
     insta::assert_snapshot!(left_out, @"
-    error[coverage]: store of block 2 on rank 0 stores subtile 0 to rows 0..64, columns 32..48 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 2 on rank 0 stores subtile 0 to rows 0..64, columns 32..48 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = the product does not have all of K
     ");
 }

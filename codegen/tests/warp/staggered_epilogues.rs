@@ -258,7 +258,7 @@ fn a_half_that_goes_to_the_others_place() {
         _ => false,
     });
     insta::assert_snapshot!(verdict, @"
-    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..40, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..40, columns 0..64 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = the subtile is of another place
     ");
 }

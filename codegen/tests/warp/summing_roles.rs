@@ -26,7 +26,7 @@ fn a_ring_that_adds_and_sends_on() {
 }
 
 #[test]
-fn pieces_that_are_copied_and_then_added() {
+fn chunks_that_are_copied_and_then_added() {
     right(&library::bulk_rs(&real()));
 }
 
@@ -114,16 +114,16 @@ fn beside(
 ) -> Program {
     let mut s = ScheduleBuilder::new("beside");
     let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
-    let (g, r) = (s.local("g", Bf16), s.scattered("r", Bf16));
+    let (g, r) = (s.local("g", Bf16), s.reduce_scattered("r", Bf16));
     let tiles = s.tiles("tiles", y, (128, 128));
-    let (sums, pieces) = (s.tiles("sums", r, sums), s.pieces("pieces", r, 128));
+    let (sums, chunks) = (s.tiles("sums", r, sums), s.chunks("chunks", r, 128));
     let partial = s.symmetric("partial", Bf16, r, world());
-    let landed = s.counters("landed", [world().into(), pieces.into()]);
+    let landed = s.counters("landed", [world().into(), chunks.into()]);
     s.comm(2, |s| {
         s.for_ranks("owner", ranks().after_me(), |s, owner| {
-            s.for_items("p", pieces.of(&owner), |s, p| {
-                s.copy(partial.on(&owner).at(me()).at(p), g.at(p));
-                s.signal(landed.on(&owner).at(me()).at(p), 1);
+            s.for_items("c", chunks.of(&owner), |s, c| {
+                s.copy(partial.on(&owner).at(me()).at(c), g.at(c));
+                s.signal(landed.on(&owner).at(me()).at(c), 1);
             });
         });
         s.for_items("t", sums.of(me()), |s, t| {
@@ -132,7 +132,7 @@ fn beside(
             let theirs = s.sum(partial.at(others()).at(t));
             s.store(r.at(t), mine + theirs);
         });
-        behind(s, pieces, partial, g);
+        behind(s, chunks, partial, g);
     });
     s.gemm(options, |s| {
         s.for_items("t", tiles.all(), |s, t| {
@@ -171,9 +171,9 @@ fn sums_of_an_operand() -> Program {
 fn what_such_ctas_cannot_do_is_refused_with_what_is_possible() {
     let refused = |program| built(&program, &Variant::new(4)).expect_err("refused");
     let options = GemmOptions::default;
-    let copy = beside(options(), (128, 128), |s, pieces, partial, g| {
-        s.for_items("p", pieces.of(me()), |s, p| {
-            s.copy(partial.at(me()).at(p), g.at(p));
+    let copy = beside(options(), (128, 128), |s, chunks, partial, g| {
+        s.for_items("c", chunks.of(me()), |s, c| {
+            s.copy(partial.at(me()).at(c), g.at(c));
         });
     });
     insta::assert_snapshot!("sums_copy_behind", refused(copy));

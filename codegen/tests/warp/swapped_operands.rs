@@ -176,7 +176,7 @@ fn tiles_beside_each_other_load_together() {
     }
 }
 
-/// Tiles of kernels that communicate: of chunks, with signals, and with sums of stored tiles.
+/// Tiles of kernels that communicate: of shards, with signals, and with sums of stored tiles.
 #[test]
 fn kernels_that_communicate_have_such_tiles() {
     for program in library::all() {
@@ -251,7 +251,7 @@ proptest! {
         let tiling = pipeline.tiling();
         let (tile, Subtile { rows, columns }) = (tiling.tile(), tiling.subtile());
         // Where warpgroups stagger the epilogues of such a tile, a subtile is of one warpgroup's half of the columns.
-        let halved = pipeline.cta.staggered() && tiling.swapped();
+        let halved = pipeline.cta.staggered() && tiling.swap_ab();
         let wide = if halved { tile.columns / 2 } else { tile.columns };
         prop_assert_eq!((columns, rows % 8, tile.rows % rows), (wide, 0, 0));
         let plain = after == After::Nothing && knobs.split == 1 && knobs.cluster == (1, 1);
@@ -270,7 +270,7 @@ proptest! {
             mode,
             products: 1,
         };
-        prop_assert_eq!(wgmma.swapped(), rows % 64 != 0);
+        prop_assert_eq!(wgmma.swap_ab(), rows % 64 != 0);
         if wgmma.refused().is_none() && (ping_pong || wgmma.sides().0.is_multiple_of(128)) {
             let groups = if ping_pong { 1 } else { 2 };
             prop_assert_eq!(wgmma.accumulators() * 128 * groups, rows * columns);
@@ -303,7 +303,7 @@ fn a_slice_that_is_stored_elsewhere() {
         true
     });
     insta::assert_snapshot!(found, @"
-    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..104, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..104, columns 0..64 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = the subtile is of another place
     ");
     let found = verdict(TALL, After::Nothing, |node| {
@@ -314,7 +314,7 @@ fn a_slice_that_is_stored_elsewhere() {
         true
     });
     insta::assert_snapshot!(found, @"
-    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..104, columns 64..128 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..104, columns 64..128 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = the subtile is of another place
     ");
 }
@@ -329,7 +329,7 @@ fn a_subtile_of_other_rows() {
         true
     });
     insta::assert_snapshot!(found, @"
-    error[coverage]: store of block 0 on rank 0 stores subtile 1 to rows 0..104, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 0 on rank 0 stores subtile 1 to rows 0..104, columns 0..64 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = the subtile is of another place
     ");
 }
@@ -427,11 +427,11 @@ fn rows_that_exist_and_do_not_come() {
         })
     };
     insta::assert_snapshot!(short("x_rows"), @"
-    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..104, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..104, columns 0..64 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = some of what exists of its operands was not loaded
     ");
     insta::assert_snapshot!(short("w_rows"), @"
-    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..104, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..104, columns 0..64 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = some of what exists of its operands was not loaded
     ");
 }

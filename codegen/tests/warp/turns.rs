@@ -9,7 +9,7 @@ use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::Program;
-use counterflow_codegen::rule::{Fp8, Rule as Fp8Rule};
+use counterflow_codegen::rule::{Fp8, ScaleRule as Fp8Rule};
 use counterflow_codegen::sm90;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify;
@@ -39,9 +39,9 @@ fn flagged() -> Program {
         });
     });
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk), |s, t| {
-                s.wait(flag.at((&chunk + 1) % world()));
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| {
+                s.wait(flag.at((&shard + 1) % world()));
                 s.wait(gather.arrived.at(t.rows()));
                 let product = s.dot(gather.x.at(t), w.at(t));
                 s.store(y.at(t), product);
@@ -75,7 +75,7 @@ fn a_wait_that_guards_nothing_in_the_small_case_is_kept() {
 /// A product and a sum over the others: with this rank's own term, and, in FP8, without.
 fn summing(shift: i64, world: u32) -> [Pipeline; 2] {
     let variant = Variant::new(world);
-    let codes = (variant.clone()).partial_sums(Fp8Rule::transformer_engine(Fp8::E4M3));
+    let codes = (variant.clone()).quantised_reduction(Fp8Rule::transformer_engine(Fp8::E4M3));
     [variant, codes].map(|variant| {
         let kernel = lower(&far_cells(shift), &variant).and_then(verify::kernel);
         let kernel = kernel.unwrap_or_else(|error| panic!("{error}"));
@@ -146,21 +146,21 @@ fn a_sum_with_an_own_term_waits_for_all_slots_before_it_loads_one() {
 fn two_layers() -> Program {
     let mut s = ScheduleBuilder::new("two_layers");
     let [x, up, down] = ["x", "up", "down"].map(|name| s.local(name, Bf16));
-    let (y, hidden) = (s.scattered("y", Bf16), s.scratch("hidden", Bf16));
+    let (y, hidden) = (s.reduce_scattered("y", Bf16), s.scratch("hidden", Bf16));
     let tiles = s.tiles("tiles", y, (128, 64));
     let hidden_tiles = s.tiles_like("hidden_tiles", hidden, tiles);
-    let rows = s.pieces("rows", hidden, 128);
+    let rows = s.chunks("rows", hidden, 128);
     let ready = s.counters("ready", [rows.into()]);
     let flag = s.counters("flag", [world().into()]);
-    let partial = s.symmetric("partial", Bf16, y.chunk(), world());
+    let partial = s.symmetric("partial", Bf16, y.shard(), world());
     let landed = s.counters("landed", [world().into(), tiles.into()]);
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", hidden_tiles.of(&chunk), |s, t| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", hidden_tiles.of(&shard), |s, t| {
                 let product = s.dot(x.at(t), up.at(t));
                 s.store(hidden.at(t), product);
                 s.signal(ready.at(t.rows()), 1);
-                s.signal(flag.on(&chunk).at(me()), 1);
+                s.signal(flag.on(&shard).at(me()), 1);
             });
         });
         s.for_ranks("owner", ranks().after_me(), |s, owner| {
@@ -243,9 +243,9 @@ fn a_product_of_one_step_comes_after_the_waits_before_it() {
 fn acknowledged() -> Program {
     let mut s = ScheduleBuilder::new("acknowledged");
     let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
-    let y = s.scattered("y", Bf16);
+    let y = s.reduce_scattered("y", Bf16);
     let tiles = s.tiles("tiles", y, (128, 256));
-    let partial = s.symmetric("partial", Bf16, y.chunk(), world());
+    let partial = s.symmetric("partial", Bf16, y.shard(), world());
     let landed = s.counters("landed", [world().into(), tiles.into()]);
     let read = s.counters("read", [world().into()]);
     s.gemm(GemmOptions::default(), |s| {
@@ -386,11 +386,11 @@ fn a_sum_without_a_kernel_says_what_it_is() {
     let refused = |place: &dyn Fn(TensorRef) -> PlaceRef, slots: u32| {
         let mut s = ScheduleBuilder::new("refused");
         let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
-        let y = s.scattered("y", Bf16);
+        let y = s.reduce_scattered("y", Bf16);
         let tiles = s.tiles("tiles", y, (128, 256));
         let partial = match slots {
-            0 => s.symmetric("partial", Bf16, y.chunk(), world()),
-            slots => s.symmetric("partial", Bf16, y.chunk(), slots),
+            0 => s.symmetric("partial", Bf16, y.shard(), world()),
+            slots => s.symmetric("partial", Bf16, y.shard(), slots),
         };
         s.gemm(GemmOptions::default(), |s| {
             s.for_items("t", tiles.of(me()), |s, t| {
@@ -425,7 +425,7 @@ fn a_sum_without_a_kernel_says_what_it_is() {
 fn a_sum_over_the_memory_of_all_ranks_has_right_warps() {
     let mut s = ScheduleBuilder::new("in_switch");
     let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
-    let y = s.scattered("y", Bf16);
+    let y = s.reduce_scattered("y", Bf16);
     let tiles = s.tiles("tiles", y, (128, 256));
     let partial = s.symmetric("partial", Bf16, y.whole(), 1u32);
     let landed = s.counters("landed", [world().into(), tiles.into()]);

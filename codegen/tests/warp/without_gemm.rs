@@ -35,9 +35,9 @@ fn two_gathers() {
 #[test]
 fn an_all_reduce_of_tiles() {
     let mut s = ScheduleBuilder::new("all_reduce_alone");
-    let (g, y) = (s.local("g", Bf16), s.reduced("y", Bf16));
+    let (g, y) = (s.local("g", Bf16), s.all_reduced("y", Bf16));
     let tiles = s.tiles("tiles", y, (128, 128));
-    let partial = s.symmetric("partial", Bf16, y.chunk(), world());
+    let partial = s.symmetric("partial", Bf16, y.shard(), world());
     let landed = s.counters("landed", [world().into(), tiles.into()]);
     let done = s.counters("done", [tiles.into()]);
     s.comm(4, |s| {
@@ -83,13 +83,13 @@ fn refused(program: &Program) -> String {
 fn loops_that_only_wait_are_refused() {
     let mut s = ScheduleBuilder::new("all_gather");
     let x = s.gathered("x", Bf16);
-    let (pieces, tiles) = (s.pieces("pieces", x, 128), s.tiles("tiles", x, (128, 128)));
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let (chunks, tiles) = (s.chunks("chunks", x, 128), s.tiles("tiles", x, (128, 128)));
+    let arrived = s.counters("arrived", [chunks.into()]);
     s.comm(4, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(&peer).at(c), x.at(c));
+                s.signal(arrived.on(&peer).at(c), 1);
             });
         });
     });
@@ -109,11 +109,11 @@ fn loops_that_only_wait_are_refused() {
 fn copies_by_engines_alone_are_refused() {
     let mut s = ScheduleBuilder::new("engines");
     let x = s.gathered("x", Bf16);
-    let pieces = s.pieces("pieces", x, 128);
+    let chunks = s.chunks("chunks", x, 128);
     s.copy_engine(|s| {
         s.for_ranks("peer", ranks().after_me(), |s, peer| {
-            s.for_items("p", pieces.of(&peer), |s, p| {
-                s.copy(x.at(p), x.on(&peer).at(p))
+            s.for_items("c", chunks.of(&peer), |s, c| {
+                s.copy(x.at(c), x.on(&peer).at(c))
             });
         });
     });
@@ -128,11 +128,11 @@ fn copies_by_engines_alone_are_refused() {
 fn spare_warps_alone_are_refused_at_their_role() {
     let mut s = ScheduleBuilder::new("spare");
     let x = s.gathered("x", Bf16);
-    let pieces = s.pieces("pieces", x, 128);
+    let chunks = s.chunks("chunks", x, 128);
     s.spare_warps(|s| {
         s.for_ranks("peer", ranks().after_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p))
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(&peer).at(c), x.at(c))
             });
         });
     });
@@ -149,9 +149,9 @@ fn ctas_that_move_data_alone_may_have_every_sm() {
     let on = |ctas: u32| {
         let mut s = ScheduleBuilder::new("many");
         let (x, y) = (s.local("x", Bf16), s.out("y", Bf16));
-        let pieces = s.pieces("pieces", x, 128);
+        let chunks = s.chunks("chunks", x, 128);
         s.comm(ctas, |s| {
-            s.for_items("p", pieces.all(), |s, p| s.copy(y.at(p), x.at(p)));
+            s.for_items("c", chunks.all(), |s, c| s.copy(y.at(c), x.at(c)));
         });
         let kernel = lower(&s.finish(), &Variant::new(1)).expect("a kernel");
         let shape = Shape::new(512, 64, 64);
@@ -172,15 +172,15 @@ fn elements_of_several_sizes_in_one_item_are_refused() {
     let mut s = ScheduleBuilder::new("copies");
     let (x, z) = (s.local("x", Bf16), s.local("z", F32));
     let (y, of_z) = (s.out("y", Bf16), s.out("of_z", F32));
-    let pieces = s.pieces("pieces", x, 128);
+    let chunks = s.chunks("chunks", x, 128);
     s.comm(4, |s| {
-        s.for_items("p", pieces.all(), |s, p| {
-            s.copy(y.at(p), x.at(p));
-            s.copy(of_z.at(p), z.at(p));
+        s.for_items("c", chunks.all(), |s, c| {
+            s.copy(y.at(c), x.at(c));
+            s.copy(of_z.at(c), z.at(c));
         });
     });
     insta::assert_snapshot!(refused(&s.finish()), @"
     error[resources]: copies of elements of several sizes in one item
-      help: a loop for each: their pieces are other batches of boxes
+      help: a loop for each: their chunks are other batches of boxes
     ");
 }

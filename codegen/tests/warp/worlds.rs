@@ -16,20 +16,20 @@ use counterflow_codegen::warp::{Node, Pipeline};
 fn exchange(world: u32) -> Checked<Kernel> {
     let mut s = ScheduleBuilder::new("exchange");
     let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
-    let pieces = s.pieces("pieces", x, 128);
+    let chunks = s.chunks("chunks", x, 128);
     let tiles = s.tiles("tiles", y, (128, 256));
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
     s.comm(4, |s| {
         for step in 1..world {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(me() ^ step).at(p), x.at(p));
-                s.signal(arrived.on(me() ^ step).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(me() ^ step).at(c), x.at(c));
+                s.signal(arrived.on(me() ^ step).at(c), 1);
             });
         }
     });
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk).grouped(8), |s, t| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard).grouped(8), |s, t| {
                 s.wait(arrived.at(t.rows()));
                 let acc = s.dot(x.at(t), w.at(t));
                 s.store(y.at(t), acc);

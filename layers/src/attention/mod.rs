@@ -75,7 +75,7 @@ pub struct MultiheadAttentionSaved {
 }
 
 /// Attention whose heads ranks divide: TransformerEngine's `MultiheadAttention`. Queries, keys and values are one column-parallel
-/// product, and the output's projection is a row-parallel one. Between layers each rank has its chunk of the rows; rows are positions by
+/// product, and the output's projection is a row-parallel one. Between layers each rank has its shard of the rows; rows are positions by
 /// batch: row = position · batch + sequence.
 ///
 /// ```
@@ -237,7 +237,7 @@ impl MultiheadAttention {
         }
     }
 
-    /// Enqueues `y` of this rank's chunk of so many rows, which are positions of so many sequences.
+    /// Enqueues `y` of this rank's shard of so many rows, which are positions of so many sequences.
     ///
     /// # Errors
     /// [`Error::Usage`] for rows that are no multiple of the sequences; as [`LayerNormLinear::forward`] and [`Linear::forward`].

@@ -84,7 +84,7 @@ impl CommOverlap {
         &self.0.told
     }
 
-    /// Copies this rank's chunk of so many rows over all ranks, or all of them, into the buffer. It has elements alone, since
+    /// Copies this rank's shard of so many rows over all ranks, or all of them, into the buffer. It has elements alone, since
     /// [`CommOverlap::bulk_overlap`] moves and adds bf16. So codes are refused by the compiler:
     ///
     /// ```compile_fail
@@ -106,7 +106,7 @@ impl CommOverlap {
         self.0.copy_into_buffer(rows, input, local_chunk)
     }
 
-    /// The buffer with so many columns in a call of so many rows: this rank's chunk, or all rows.
+    /// The buffer with so many columns in a call of so many rows: this rank's shard, or all rows.
     ///
     /// # Errors
     /// [`Error::Usage`] for more than it has.
@@ -120,7 +120,7 @@ impl CommOverlap {
     }
 
     /// A product of two tensors beside communication of the buffer, which it does not need: a gather of so many rows, or their
-    /// sum over ranks, of which this rank's chunk goes to `rs_output`. The buffer has the columns of the product's second operand in
+    /// sum over ranks, of which this rank's shard goes to `rs_output`. The buffer has the columns of the product's second operand in
     /// layout tn, and of its result otherwise.
     ///
     /// # Errors
@@ -139,7 +139,7 @@ impl CommOverlap {
         let [m, n, k] = product(a.shape(), b.shape(), layout)?;
         let moved = n;
         let rank = self.0.rank();
-        let own = rank.chunk(rank.rank(), rows).len();
+        let own = rank.shard(rank.rank(), rows).len();
         let refused = |what: &str, legal: &str| {
             let (what, legal) = (what.to_owned(), legal.to_owned());
             Err(Error::Usage { what, legal })
@@ -207,12 +207,12 @@ impl CommOverlap {
             ),
             (Comm::ReduceScatter, None) => refused(
                 "a sum over ranks without its output",
-                "give `rs_output`: this rank's chunk of the rows",
+                "give `rs_output`: this rank's shard of the rows",
             ),
         }
     }
 
-    /// `rs_output = reduce_scatter(x · w) + bias`, for this rank's chunk of so many rows.
+    /// `rs_output = reduce_scatter(x · w) + bias`, for this rank's shard of so many rows.
     ///
     /// # Errors
     /// [`Error::Usage`] for tensors of another shape; what building and launching refuse.

@@ -77,7 +77,7 @@ impl Factor<'_> {
         }
     }
 
-    /// Refuses scales of other elements than the whole tensor's: chunks have none of their own here.
+    /// Refuses scales of other elements than the whole tensor's: shards have none of their own here.
     pub(super) fn has_one_scale(&self) -> Result<(), Error> {
         let granularity = match self {
             Factor::Bf16(_) => return Ok(()),

@@ -1,4 +1,4 @@
-//! Products whose chunks go from rank to rank.
+//! Products whose shards go from rank to rank.
 
 use super::factor::Factor;
 use super::shared::{Of, Operand, Shared, fits, with_bias};
@@ -10,7 +10,7 @@ use counterflow::rule::Fp8;
 use counterflow::{Communicator, Error, Tensor, UserBuffer};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// TransformerEngine's `CommOverlapP2P`: a gather, or a sum over ranks, in chunks of ranks. It has
+/// TransformerEngine's `CommOverlapP2P`: a gather, or a sum over ranks, in shards of ranks. It has
 /// an example at [`Operand`].
 #[derive(Debug)]
 pub struct CommOverlapP2P {
@@ -81,7 +81,7 @@ impl CommOverlapP2P {
         &self.shared.told
     }
 
-    /// Copies this rank's chunk of so many rows over all ranks, or all of them, into the buffer: elements, or codes for
+    /// Copies this rank's shard of so many rows over all ranks, or all of them, into the buffer: elements, or codes for
     /// [`CommOverlapP2P::split_overlap_ag`]. Codes take half of it, and have one scale, the same on every rank: it is read when
     /// a product is launched. The buffer has codes from then on, until elements are copied.
     ///
@@ -138,7 +138,7 @@ impl CommOverlapP2P {
         codes.clone()
     }
 
-    /// The buffer with so many columns in a call of so many rows: this rank's chunk, or all rows, to read elements or to write
+    /// The buffer with so many columns in a call of so many rows: this rank's shard, or all rows, to read elements or to write
     /// them. Take it again after codes were copied: what is written through an older one then is multiplied as codes.
     ///
     /// # Errors
@@ -159,7 +159,7 @@ impl CommOverlapP2P {
         }
     }
 
-    /// The codes in the buffer, a byte each, with so many columns in a call of so many rows: this rank's chunk, or all rows, as they
+    /// The codes in the buffer, a byte each, with so many columns in a call of so many rows: this rank's shard, or all rows, as they
     /// are after [`CommOverlapP2P::split_overlap_ag`]. Their type and scale are those of what was copied last.
     ///
     /// # Errors
@@ -228,7 +228,7 @@ impl CommOverlapP2P {
         }
     }
 
-    /// As [`CommOverlapP2P::split_overlap_ag`], which waits for chunks by counters already.
+    /// As [`CommOverlapP2P::split_overlap_ag`], which waits for shards by counters already.
     ///
     /// # Errors
     /// As [`CommOverlapP2P::split_overlap_ag`].
@@ -242,7 +242,7 @@ impl CommOverlapP2P {
         self.split_overlap_ag(rows, w, d, b_copy)
     }
 
-    /// `rs_output = reduce_scatter(x · w) + bias`, for this rank's chunk of so many rows.
+    /// `rs_output = reduce_scatter(x · w) + bias`, for this rank's shard of so many rows.
     ///
     /// # Errors
     /// [`Error::Usage`] for a communicator of gathers, and for tensors of another shape; what building and launching refuse.

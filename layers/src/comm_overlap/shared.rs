@@ -26,7 +26,7 @@ use tracing::warn;
 ///     rank.reserve(8 << 20)?;
 ///     let settings = Settings { use_ce: Some(false), num_sm: Some(2), ..Settings::default() };
 ///     let overlap = CommOverlapP2P::new(rank, [rows, columns], Comm::AllGather, &settings)?;
-///     let x = rank.zeros::<bf16>([rank.chunk(rank.rank(), rows).len(), columns])?; // this rank's chunk
+///     let x = rank.zeros::<bf16>([rank.shard(rank.rank(), rows).len(), columns])?; // this rank's shard
 ///     let (w, mut y) = (rank.zeros::<bf16>([outputs, columns])?, rank.zeros::<bf16>([rows, outputs])?);
 ///     overlap.copy_into_buffer(rows, &x, true)?;
 ///     let w = Operand { tensor: (&w).into(), bias: None, layout: Layout::Nt };
@@ -197,7 +197,7 @@ impl Shared {
         }
     }
 
-    /// Rows of a full chunk.
+    /// Rows of a full shard.
     fn each(&self, rows: usize) -> usize {
         rows.div_ceil(self.rank().world() as usize)
     }
@@ -219,7 +219,7 @@ impl Shared {
     pub fn part(&self, rows: usize, local_chunk: bool) -> Range<usize> {
         let rank = self.rank();
         match local_chunk {
-            true => rank.chunk(rank.rank(), rows),
+            true => rank.shard(rank.rank(), rows),
             false => 0..rows,
         }
     }
@@ -279,7 +279,7 @@ impl Shared {
         self.rows(rows)?;
         let [n, k] = w.sides()?;
         fits("x", x.shape(), [rows, k])?;
-        let own = self.rank().chunk(self.rank().rank(), rows).len();
+        let own = self.rank().shard(self.rank().rank(), rows).len();
         fits("rs_output", rs_output.shape(), [own, n])?;
         let built = self.whole(product, x.codes(), &w)?;
         let _turn = self.userbuffers.turn();

@@ -1,7 +1,7 @@
 //! Recipes of FP8, as TransformerEngine's users know them.
 
 use counterflow::quantise::{Delayed, Granularity, Pick, Scaling};
-use counterflow::rule::{Fp8, Rule};
+use counterflow::rule::{Fp8, ScaleRule};
 use counterflow::{Dtype, Error, Scales};
 
 /// The types of codes: TransformerEngine's `Format`.
@@ -167,8 +167,8 @@ impl Recipe {
 
     /// How a tensor is quantised, from bf16.
     pub(crate) fn quantiser(&self, role: Role) -> counterflow::quantise::Recipe {
-        let rule = Rule::transformer_engine(self.codes(role));
-        let with = |power_of_two, eps| Rule {
+        let rule = ScaleRule::transformer_engine(self.codes(role));
+        let with = |power_of_two, eps| ScaleRule {
             power_of_two,
             eps,
             ..rule

@@ -148,7 +148,7 @@ impl Linear {
         self.bias(rows, &dy, gradients.bias)
     }
 
-    /// `dx = dy · w` and `dw += dyᵀ · x` of one rank's input; `dy` is gathered where ranks have chunks of it.
+    /// `dx = dy · w` and `dw += dyᵀ · x` of one rank's input; `dy` is gathered where ranks have shards of it.
     fn of_own(
         &self,
         (saved, source): (&Saved, &dyn Source),

@@ -25,7 +25,7 @@ enum Pieces<'a> {
 }
 
 impl Linear {
-    /// Refuses rows of which ranks have other chunks than blocks of scales allow.
+    /// Refuses rows of which ranks have other shards than blocks of scales allow.
     pub(super) fn fits_blocks(&self, rows: usize) -> Result<(), Error> {
         let in_blocks = self.fp8.as_ref().is_some_and(Fp8::is_in_blocks);
         if !in_blocks || self.is_alone() {
@@ -34,7 +34,7 @@ impl Linear {
         let (rank, line) = (self.rank(), self.line(rows));
         let fits = |of: u32| {
             let first = of as usize * line;
-            rank.chunk(of, rows) == (first.min(rows)..(first + line).min(rows))
+            rank.shard(of, rows) == (first.min(rows)..(first + line).min(rows))
         };
         match (0..rank.world()).all(fits) {
             true => Ok(()),
@@ -48,7 +48,7 @@ impl Linear {
         }
     }
 
-    /// Scales in a line of a chunk.
+    /// Scales in a line of a shard.
     pub(super) fn line(&self, rows: usize) -> usize {
         self.each(rows).next_multiple_of(4)
     }
@@ -78,8 +78,8 @@ impl Linear {
         ))
     }
 
-    /// Codes of this rank's rows where all are gathered. Each rank's chunk has a plane of scales of its own.
-    pub(super) fn chunk_in_blocks(
+    /// Codes of this rank's rows where all are gathered. Each rank's shard has a plane of scales of its own.
+    pub(super) fn shard_in_blocks(
         &self,
         cast: &Cast,
         rows: usize,
@@ -93,7 +93,7 @@ impl Linear {
         let lines = blocks(columns);
         let scales = self.userbuffers.scales([world * lines, line])?;
         let all = QuantTensor::new(all, scales, LINE)?;
-        let own = rank.chunk(rank.rank(), rows);
+        let own = rank.shard(rank.rank(), rows);
         if !own.is_empty() {
             let mut own = Coded::AllInBlocks(all.rows(own)?);
             self.cast_rows((cast, false), rows, source, (&mut own, None))?;
@@ -111,7 +111,7 @@ impl Linear {
     ) -> Result<Gradient, Error> {
         Ok(Gradient {
             rows: match gathers {
-                true => self.chunk_in_blocks(cast, rows, self.sides[0], dy)?,
+                true => self.shard_in_blocks(cast, rows, self.sides[0], dy)?,
                 false => self.rows_in_blocks(cast, rows, dy.shape(), dy)?,
             },
             tokens: None,
@@ -184,20 +184,20 @@ impl Linear {
         rows: usize,
         columns: usize,
     ) -> Result<Operand, Error> {
-        let chunk = self.rank().chunk(number, rows);
+        let shard = self.rank().shard(number, rows);
         match of {
             Pieces::Gathered(codes, scales) => {
-                let part = (rows, chunk.len(), columns);
+                let part = (rows, shard.len(), columns);
                 let coded = self.of_region((codes, scales), number as usize, part)?;
                 Ok(Operand::coded(coded, Lending::default()))
             }
             Pieces::Own(cast, source) => {
                 let [held, lines] = self.region(self.userbuffers.shape()[0]);
-                let shape = [columns, chunk.len().next_multiple_of(CODES)];
+                let shape = [columns, shard.len().next_multiple_of(CODES)];
                 let codes = self.userbuffers.lend_codes(shape, columns * held)?;
-                let scales = self.lend_scales(blocks(chunk.len()), columns, lines * columns)?;
+                let scales = self.lend_scales(blocks(shard.len()), columns, lines * columns)?;
                 let mut coded = Coded::own(cast.to(), &codes, &scales, LINE)?;
-                self.turn(cast, &source.rows(chunk)?, &mut coded)?;
+                self.turn(cast, &source.rows(shard)?, &mut coded)?;
                 Ok(Operand::coded(
                     coded,
                     Lending::of([codes], [Arc::new(scales)]),
@@ -226,7 +226,7 @@ impl Linear {
             false => Pieces::Own(fp8.gradient(), dy.clone().into()),
         };
         for number in 0..self.rank().world() {
-            let len = self.rank().chunk(number, rows).len();
+            let len = self.rank().shard(number, rows).len();
             if len == 0 {
                 continue;
             }

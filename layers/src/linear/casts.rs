@@ -32,7 +32,7 @@ struct Weight {
 #[derive(Debug)]
 pub(super) enum Kept {
     /// This rank's rows, to be gathered again.
-    Chunk {
+    Shard {
         codes: Lent<e4m3>,
         scale: Arc<Lent<f32>>,
     },

@@ -110,7 +110,7 @@ impl Linear {
             Parallel::Row => self.sides[0],
         };
         let total = rows;
-        // A product with scales of blocks has chunks of whole lines of scales.
+        // A product with scales of blocks has shards of whole lines of scales.
         let rows = match self.is_in_blocks() && self.partial.is_none() {
             true => self.line(rows),
             false => self.each(rows),

@@ -47,28 +47,28 @@ impl Linear {
         saved: &mut Saved,
     ) -> Result<Operand, Error> {
         if fp8.is_in_blocks() {
-            return self.chunk_in_blocks(fp8.input(), rows, self.sides[1], source);
+            return self.shard_in_blocks(fp8.input(), rows, self.sides[1], source);
         }
         let all = self.gathered_buffer(rows, self.sides[1])?;
         let keeps = !self.config.frozen && !self.config.keep_gathered;
         let kept = keeps.then(|| {
             let [most, _] = self.userbuffers.shape();
             let most = self.each(most) * self.sides[1];
-            let own = self.rank().chunk(self.rank().rank(), rows);
+            let own = self.rank().shard(self.rank().rank(), rows);
             self.lend_codes([own.len(), self.sides[1]], most)
         });
         let mut kept = kept.transpose()?;
         let to = (&all, kept.as_deref_mut());
-        let (coded, scale) = self.chunk_of(fp8.input(), rows, source, to)?;
-        saved.kept = kept.map(|codes| Kept::Chunk {
+        let (coded, scale) = self.shard_of(fp8.input(), rows, source, to)?;
+        saved.kept = kept.map(|codes| Kept::Shard {
             codes,
             scale: scale.clone(),
         });
         Ok(Operand::coded(coded, Lending::of([], [scale])))
     }
 
-    /// Quantises this rank's chunk into the buffer of all, whose one scale all ranks have, and into `kept`.
-    fn chunk_of(
+    /// Quantises this rank's shard into the buffer of all, whose one scale all ranks have, and into `kept`.
+    fn shard_of(
         &self,
         cast: &Cast,
         rows: usize,
@@ -77,12 +77,12 @@ impl Linear {
     ) -> Result<(Coded, Arc<Lent<f32>>), Error> {
         let rank = self.rank();
         let scale = self.lend_scale()?;
-        let chunk = all.rows(rank.chunk(rank.rank(), rows))?;
-        let mut own = Coded::all(cast.to(), &chunk, &scale)?;
+        let shard = all.rows(rank.shard(rank.rank(), rows))?;
+        let mut own = Coded::all(cast.to(), &shard, &scale)?;
         let copy = kept.as_ref().map(|kept| (**kept).clone());
         let is_kept = self.cast_rows((cast, true), rows, source, (&mut own, kept))?;
         if let Some(copy) = copy.filter(|copy| !is_kept && !copy.is_empty()) {
-            chunk.copy_to(&copy)?;
+            shard.copy_to(&copy)?;
         }
         Ok((Coded::all(cast.to(), all, &scale)?, scale))
     }
@@ -175,7 +175,7 @@ impl Linear {
     }
 
     /// This rank's codes in the buffer that they are gathered in, once more.
-    pub(super) fn chunk_again(
+    pub(super) fn shard_again(
         &self,
         rows: usize,
         codes: &Tensor<e4m3>,
@@ -183,7 +183,7 @@ impl Linear {
     ) -> Result<Operand, Error> {
         let all = self.gathered_buffer(rows, self.sides[1])?;
         if !codes.is_empty() {
-            let own = self.rank().chunk(self.rank().rank(), rows);
+            let own = self.rank().shard(self.rank().rank(), rows);
             all.rows(own)?.copy_from(codes)?;
         }
         let coded = Coded::AllE4M3(counterflow::QuantTensor::new(all, scale.clone(), ONE)?);
@@ -202,12 +202,12 @@ impl Linear {
                 let coded = Coded::own(to, codes, scale, ONE)?;
                 Ok(Operand::coded(coded, Lending::default()))
             }
-            (Some(Kept::Chunk { scale, .. }), Some(_)) => {
+            (Some(Kept::Shard { scale, .. }), Some(_)) => {
                 let codes = self.turned_of(saved.rows, self.sides[1])?;
                 let coded = Coded::own(to, &codes, scale, ONE)?;
                 Ok(Operand::coded(coded, Lending::of([codes], [])))
             }
-            (Some(Kept::Chunk { .. }) | None, _) => Err(Error::Usage {
+            (Some(Kept::Shard { .. }) | None, _) => Err(Error::Usage {
                 what: "a backward pass without the codes of its forward pass".into(),
                 legal: "give what this layer's forward pass gave back".into(),
             }),
@@ -230,7 +230,7 @@ impl Linear {
         if gathers {
             let all = self.gathered_buffer(rows, self.sides[0])?;
             let dy = self.whole_gradient(rows, dy)?;
-            let (coded, scale) = self.chunk_of(cast, rows, &*dy, (&all, None))?;
+            let (coded, scale) = self.shard_of(cast, rows, &*dy, (&all, None))?;
             return Ok(Gradient {
                 rows: Operand::coded(coded, Lending::of([], [scale])),
                 tokens: None,

@@ -115,11 +115,11 @@ pub struct Product {
     pub overlaps: bool,
 }
 
-/// A linear layer whose weight ranks divide, with sequence parallelism: between layers each rank has a chunk of the rows.
+/// A linear layer whose weight ranks divide, with sequence parallelism: between layers each rank has a shard of the rows.
 ///
 /// Column-parallel: `y = all_gather(x) · wᵀ + b`. A rank gets all rows of its output features. Row-parallel: `y = reduce_scatter(x ·
-/// wᵀ) + b`. A rank has all rows of its input features and gets its chunk of the rows. Each call says how many rows there are
-/// over all ranks; chunks are those of [`Communicator::chunk`], of which the last may be short or empty.
+/// wᵀ) + b`. A rank has all rows of its input features and gets its shard of the rows. Each call says how many rows there are
+/// over all ranks; shards are those of [`Communicator::shard`], of which the last may be short or empty.
 ///
 /// Elements are bf16, or with [`LinearConfig::fp8`] what products multiply is FP8; sums are f32, and the same inputs give the same bits in every run. Work is enqueued in the order of the
 /// rank's own stream ([`Communicator::stream`]); no call of a pass builds or loads anything, or waits for the GPU or for a peer. All ranks call the same layers in the same order, with the same rows. The crate's
@@ -270,7 +270,7 @@ impl Linear {
     /// The shape of this rank's input, and of its gradient, in a call of so many rows over all ranks.
     pub fn input_shape(&self, rows: usize) -> [usize; 2] {
         match self.config.parallel {
-            Parallel::Column => [self.chunk(rows), self.sides[1]],
+            Parallel::Column => [self.shard(rows), self.sides[1]],
             Parallel::Row => [rows, self.sides[1]],
         }
     }
@@ -279,7 +279,7 @@ impl Linear {
     pub fn output_shape(&self, rows: usize) -> [usize; 2] {
         match self.config.parallel {
             Parallel::Column => [rows, self.sides[0]],
-            Parallel::Row => [self.chunk(rows), self.sides[0]],
+            Parallel::Row => [self.shard(rows), self.sides[0]],
         }
     }
 
@@ -288,9 +288,9 @@ impl Linear {
     }
 
     /// Rows of this rank.
-    fn chunk(&self, rows: usize) -> usize {
+    fn shard(&self, rows: usize) -> usize {
         let rank = self.rank();
-        rank.chunk(rank.rank(), rows).len()
+        rank.shard(rank.rank(), rows).len()
     }
 
     /// Memory of the input's shape in a call of so many rows.
@@ -310,9 +310,9 @@ impl Linear {
     }
 
     /// Memory of rows of this rank, or of all rows.
-    fn lend(&self, shape: [usize; 2], is_chunk: bool) -> Result<Lent<bf16>, Error> {
+    fn lend(&self, shape: [usize; 2], is_shard: bool) -> Result<Lent<bf16>, Error> {
         let [most, _] = self.userbuffers.shape();
-        let most = if is_chunk { self.each(most) } else { most };
+        let most = if is_shard { self.each(most) } else { most };
         self.userbuffers.lend(shape, most * shape[1])
     }
 
@@ -321,14 +321,14 @@ impl Linear {
         &self,
         rows: usize,
         numbers: usize,
-        is_chunk: bool,
+        is_shard: bool,
     ) -> Result<Lent<f32>, Error> {
         let [most, _] = self.userbuffers.shape();
-        let most = if is_chunk { self.each(most) } else { most };
+        let most = if is_shard { self.each(most) } else { most };
         self.userbuffers.lend_f32([rows, numbers], most * numbers)
     }
 
-    /// Rows of a full chunk.
+    /// Rows of a full shard.
     fn each(&self, rows: usize) -> usize {
         rows.div_ceil(self.rank().world() as usize)
     }

@@ -168,8 +168,8 @@ impl Linear {
             return Ok(None);
         }
         match (&self.fp8, &saved.kept) {
-            (Some(_), Some(Kept::Chunk { codes, scale })) => {
-                self.chunk_again(saved.rows, codes, scale).map(Some)
+            (Some(_), Some(Kept::Shard { codes, scale })) => {
+                self.shard_again(saved.rows, codes, scale).map(Some)
             }
             (Some(_), _) => Ok(None),
             (None, _) => {

@@ -208,7 +208,7 @@ impl Of<'_> {
         })
     }
 
-    /// True if rows with scales of blocks are gathered: in the kernel of their product, overlapped or not, since each chunk's scales are
+    /// True if rows with scales of blocks are gathered: in the kernel of their product, overlapped or not, since each shard's scales are
     /// a plane of their own.
     fn gathers_blocks(&self) -> bool {
         self.in_blocks() && !self.alone()
@@ -230,7 +230,7 @@ impl Of<'_> {
         column && again && self.overlap.dgrad_rs
     }
 
-    /// Rows of a full chunk.
+    /// Rows of a full shard.
     fn each(&self) -> usize {
         self.rows.div_ceil(self.world)
     }

@@ -72,7 +72,7 @@ impl Linear {
         let rank = self.rank();
         let whole = self.each(rows) * rank.world() as usize;
         let all = self.userbuffers.gathered([whole, columns])?;
-        let own = rank.chunk(rank.rank(), rows);
+        let own = rank.shard(rank.rank(), rows);
         if !own.is_empty() {
             source.put(Place::Buffer(&mut all.rows(own)?))?;
         }

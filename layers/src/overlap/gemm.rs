@@ -229,7 +229,7 @@ impl Gemm {
                 let ctas = self.given.num_sm.map(|sms| ("comm.ctas", sms.into()));
                 ctas.into_iter().collect()
             }
-            Schedule::AgGemmPull if self.aggregate => vec![("pieces", LARGER.into())],
+            Schedule::AgGemmPull if self.aggregate => vec![("chunks", LARGER.into())],
             Schedule::AgGemmPull
             | Schedule::GemmRs
             | Schedule::Kept

@@ -24,20 +24,20 @@ pub fn gemm_bias(x: Local<bf16>, w: Local<bf16>, bias: Vector<bf16>, y: Out<bf16
 /// y = all_gather(x) · wᵀ + bias, by pushes.
 #[schedule]
 pub fn ag_gemm_bias(x: Gathered<bf16>, w: Local<bf16>, bias: Vector<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = tune(128, 256));
+    let chunks = x.chunks(rows = tune(128, 256));
     let tiles = y.tiles(tune((128, 256), (256, 128), (128, 192), (128, 128)));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
 
     #[comm(ctas = tune(8, 4, 2))]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm(ping_pong = tune(false, true))]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped() {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped() {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]).bias(bias);
         }
@@ -47,20 +47,20 @@ pub fn ag_gemm_bias(x: Gathered<bf16>, w: Local<bf16>, bias: Vector<bf16>, y: Ou
 /// y = all_gather(x) · wᵀ + bias, by copy engines.
 #[schedule]
 pub fn ag_gemm_pull_bias(x: Gathered<bf16>, w: Local<bf16>, bias: Vector<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = tune(1024, 512, 2048));
+    let chunks = x.chunks(rows = tune(1024, 512, 2048));
     let tiles = y.tiles(tune((128, 256), (256, 128), (128, 192), (128, 128)));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
 
     #[copy_engine]
     for peer in ranks().after_me() {
-        for p in pieces.of(peer) {
-            x[p] = x.on(peer)[p];
-            arrived[p].add(1);
+        for c in chunks.of(peer) {
+            x[c] = x.on(peer)[c];
+            arrived[c].add(1);
         }
     }
     #[gemm(ping_pong = tune(false, true))]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped() {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped() {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]).bias(bias);
         }
@@ -70,22 +70,22 @@ pub fn ag_gemm_pull_bias(x: Gathered<bf16>, w: Local<bf16>, bias: Vector<bf16>, 
 /// y = all_gather(x) · wᵀ + bias, around a ring.
 #[schedule]
 pub fn ag_gemm_ring_bias(x: Gathered<bf16>, w: Local<bf16>, bias: Vector<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = tune(128, 256));
+    let chunks = x.chunks(rows = tune(128, 256));
     let tiles = y.tiles(tune((128, 256), (256, 128), (128, 192), (128, 128)));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     let next = (me() + 1) % world();
 
     #[comm(ctas = tune(8, 4, 2))]
-    for chunk in ring(1).but_last(1) {
-        for p in pieces.of(chunk) {
-            arrived[p].wait();
-            x.on(next)[p] = x[p];
-            arrived.on(next)[p].add(1);
+    for shard in ring(1).but_last(1) {
+        for c in chunks.of(shard) {
+            arrived[c].wait();
+            x.on(next)[c] = x[c];
+            arrived.on(next)[c].add(1);
         }
     }
     #[gemm(ping_pong = tune(false, true))]
-    for chunk in ring(1) {
-        for t in tiles.of(chunk).grouped() {
+    for shard in ring(1) {
+        for t in tiles.of(shard).grouped() {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]).bias(bias);
         }
@@ -100,32 +100,32 @@ pub fn ag_gemm_double_ring_bias(
     bias: Vector<bf16>,
     y: Out<bf16>,
 ) {
-    let pieces = x.pieces(rows = tune(128, 256));
+    let chunks = x.chunks(rows = tune(128, 256));
     let tiles = y.tiles(tune((128, 256), (256, 128), (128, 192), (128, 128)));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     let next = (me() + 1) % world();
     let before = (me() - 1) % world();
 
     #[comm(ctas = tune(8, 4, 2))]
     for step in ranks() {
         if step < world() / 2 {
-            for p in pieces.of((me() - step) % world()) {
-                arrived[p].wait();
-                x.on(next)[p] = x[p];
-                arrived.on(next)[p].add(1);
+            for c in chunks.of((me() - step) % world()) {
+                arrived[c].wait();
+                x.on(next)[c] = x[c];
+                arrived.on(next)[c].add(1);
             }
         }
         if step < (world() - 1) / 2 {
-            for p in pieces.of((me() + step) % world()) {
-                arrived[p].wait();
-                x.on(before)[p] = x[p];
-                arrived.on(before)[p].add(1);
+            for c in chunks.of((me() + step) % world()) {
+                arrived[c].wait();
+                x.on(before)[c] = x[c];
+                arrived.on(before)[c].add(1);
             }
         }
     }
     #[gemm(ping_pong = tune(false, true))]
-    for chunk in ranks().by(from_both_sides) {
-        for t in tiles.of(chunk).grouped() {
+    for shard in ranks().by(from_both_sides) {
+        for t in tiles.of(shard).grouped() {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]).bias(bias);
         }
@@ -143,7 +143,7 @@ fn from_both_sides(me: u32, step: u32, world: u32) -> u32 {
 
 /// y = reduce_scatter(x · wᵀ) + bias: partial tiles go straight to their owner, which adds them in the order of ranks.
 #[schedule]
-pub fn gemm_rs_bias(x: Local<bf16>, w: Local<bf16>, bias: Vector<bf16>, y: Scattered<bf16>) {
+pub fn gemm_rs_bias(x: Local<bf16>, w: Local<bf16>, bias: Vector<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles(tune((128, 256), (128, 160), (128, 128)));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
@@ -163,7 +163,7 @@ pub fn gemm_rs_bias(x: Local<bf16>, w: Local<bf16>, bias: Vector<bf16>, y: Scatt
 
 /// y = reduce_scatter(g) + bias.
 #[schedule]
-pub fn reduce_scatter_bias(g: Local<bf16>, bias: Vector<bf16>, y: Scattered<bf16>) {
+pub fn reduce_scatter_bias(g: Local<bf16>, bias: Vector<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles(tune((128, 128), (128, 64), (128, 256)));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);

@@ -12,20 +12,20 @@ pub fn wgrad_rs(
     x: Local<bf16>,
     grad: Accumulated<f32>,
     g: Local<bf16>,
-    r: Scattered<bf16>,
+    r: ReduceScattered<bf16>,
 ) {
-    let pieces = r.pieces(rows = tune(128, 256));
+    let chunks = r.chunks(rows = tune(128, 256));
     let tiles = grad.tiles(tune((128, 256), (128, 160), (128, 128)));
     let sums = r.tiles(tiles);
     let partial = symmetric::<bf16>(r, slots = world());
-    let landed = counters(world(), pieces);
+    let landed = counters(world(), chunks);
 
     #[comm(ctas = tune(8, 16, 4))]
     {
         for owner in ranks().after_me() {
-            for p in pieces.of(owner) {
-                partial.on(owner)[me()][p] = g[p];
-                landed.on(owner)[me()][p].add(1);
+            for c in chunks.of(owner) {
+                partial.on(owner)[me()][c] = g[c];
+                landed.on(owner)[me()][c].add(1);
             }
         }
         for t in sums.of(me()) {
@@ -47,26 +47,26 @@ pub fn wgrad_rs(
 pub fn gemm_rs_beside_gather(
     x: Local<bf16>,
     w: Local<bf16>,
-    y: Scattered<bf16>,
+    y: ReduceScattered<bf16>,
     z: Gathered<bf16>,
 ) {
-    let pieces = z.pieces(rows = tune(128, 256));
+    let chunks = z.chunks(rows = tune(128, 256));
     let tiles = y.tiles(tune((128, 256), (128, 160), (128, 128)));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
 
     #[spare_warps]
     {
         for peer in ranks().before_me() {
-            for p in pieces.of(me()) {
-                z.on(peer)[p] = z[p];
-                arrived.on(peer)[p].add(1);
+            for c in chunks.of(me()) {
+                z.on(peer)[c] = z[c];
+                arrived.on(peer)[c].add(1);
             }
         }
-        for chunk in ranks().after_me() {
-            for p in pieces.of(chunk) {
-                arrived[p].wait();
+        for shard in ranks().after_me() {
+            for c in chunks.of(shard) {
+                arrived[c].wait();
             }
         }
     }

@@ -6,9 +6,9 @@ use counterflow::prelude::*;
 ///
 /// Use it for gradients of weights that are the same on every rank. Terms are added in the order of ranks.
 #[schedule]
-pub fn sum_gradients(g: Local<f32>, y: Reduced<f32>) {
+pub fn sum_gradients(g: Local<f32>, y: AllReduced<f32>) {
     let tiles = y.tiles(tune((128, 128), (128, 64)));
-    let partial = symmetric::<f32>(y.chunk(), slots = world());
+    let partial = symmetric::<f32>(y.shard(), slots = world());
     let landed = counters(world(), tiles);
     let done = counters(tiles);
 

@@ -23,13 +23,13 @@ const SIDE: usize = 128;
 ///
 /// ```
 /// use counterflow::prelude::{bf16, e4m3};
-/// use counterflow::quantise::{Delayed, Quantiser, Recipe, Rule, Scaling};
+/// use counterflow::quantise::{Delayed, Quantiser, Recipe, ScaleRule, Scaling};
 /// use counterflow::{Communicator, Dtype, rule::Fp8};
 /// use counterflow_layers::{Activation, side::CodedElementKernels};
 /// use std::sync::Arc;
 ///
 /// let rank = Arc::new(Communicator::emulated(1)?.remove(0));
-/// let recipe = Recipe::new(Rule::transformer_engine(Fp8::E4M3), Scaling::Delayed, Dtype::Bf16).with_transposed();
+/// let recipe = Recipe::new(ScaleRule::transformer_engine(Fp8::E4M3), Scaling::Delayed, Dtype::Bf16).with_transposed();
 /// let elements = CodedElementKernels::load(&rank, recipe)?;
 /// let quantiser = Quantiser::build(&rank, recipe, [2, 16])?;
 /// let mut history = quantiser.history(Delayed::transformer_engine(Fp8::E4M3))?;

@@ -22,14 +22,14 @@ pub fn coded_norm_text(norm: &Norm, recipe: &Recipe) -> String {
 ///
 /// ```
 /// use counterflow::prelude::{bf16, e4m3};
-/// use counterflow::quantise::{Granularity, Recipe, Rule, Scaling};
+/// use counterflow::quantise::{Granularity, Recipe, ScaleRule, Scaling};
 /// use counterflow::{Communicator, Dtype, rule::Fp8};
 /// use counterflow_layers::{Norm, Normalization, side::CodedNormKernels};
 /// use std::sync::Arc;
 ///
 /// let rank = Arc::new(Communicator::emulated(1)?.remove(0));
 /// let blocks = Scaling::Current(Granularity::BLOCK_1X128);
-/// let recipe = Recipe::new(Rule::transformer_engine(Fp8::E4M3), blocks, Dtype::Bf16);
+/// let recipe = Recipe::new(ScaleRule::transformer_engine(Fp8::E4M3), blocks, Dtype::Bf16);
 /// let norm = CodedNormKernels::load(&rank, Norm::new(Normalization::RmsNorm), recipe)?;
 /// let (x, gamma) = (rank.zeros::<bf16>([4, 16])?, rank.zeros::<bf16>([1, 16])?);
 /// x.write(&[bf16::from_f32(2.0); 4 * 16])?;

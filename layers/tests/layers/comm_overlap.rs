@@ -48,9 +48,9 @@ fn gathers(rank: &Arc<Communicator>, settings: &Settings, nn: bool) -> Result<()
         let x = Matrix::random(rows, SIDES[0], 1.0, seed);
         let w = Matrix::random(SIDES[1], SIDES[0], 0.5, 10 + u64::from(rank.rank()));
         let bias = Matrix::random(1, SIDES[1], 2.0, 20);
-        let chunk = rank.chunk(rank.rank(), rows);
-        let own = x.part(chunk.clone(), 0..SIDES[0]);
-        overlap.copy_into_buffer(rows, &tensor(rank, [chunk.len(), SIDES[0]], &own)?, true)?;
+        let shard = rank.shard(rank.rank(), rows);
+        let own = x.part(shard.clone(), 0..SIDES[0]);
+        overlap.copy_into_buffer(rows, &tensor(rank, [shard.len(), SIDES[0]], &own)?, true)?;
         let stored = if nn { turned(&w) } else { w.clone() };
         let shape = [stored.rows(), stored.columns];
         let weight = tensor(rank, shape, &stored.part(0..shape[0], 0..shape[1]))?;
@@ -115,7 +115,7 @@ fn products_that_are_summed() {
                 let x = Matrix::random(rows, SIDES[0], 1.0, seed);
                 let w = Matrix::random(SIDES[1], SIDES[0], 0.5, 10);
                 let bias = Matrix::random(1, SIDES[1], 2.0, 20);
-                let chunk = rank.chunk(rank.rank(), rows);
+                let shard = rank.shard(rank.rank(), rows);
                 let x_own = tensor(rank, [rows, depth], &x.part(0..rows, own.clone()))?;
                 let w_own = w.part(0..SIDES[1], own.clone());
                 let w_own = tensor(rank, [SIDES[1], depth], &w_own)?;
@@ -128,14 +128,14 @@ fn products_that_are_summed() {
                 let wanted = product(&x, &w, world as usize, Some(&bias));
                 let mut bits = Vec::new();
                 for way in 0..4 {
-                    let mut y = rank.zeros([chunk.len(), SIDES[1]])?;
+                    let mut y = rank.zeros([shard.len(), SIDES[1]])?;
                     match way {
                         0 => p2p.split_overlap_rs(rows, &x_own, operand, &mut y)?,
                         1 => p2p.atomic_gemm_overlap_rs(rows, &x_own, operand, &mut y)?,
                         2 => pipelined.split_overlap_rs(rows, &x_own, operand, &mut y)?,
                         _ => pipelined.atomic_gemm_overlap_rs(rows, &x_own, operand, &mut y)?,
                     }
-                    wanted.check("y", chunk.clone(), 0..SIDES[1], &wide(&y.read()?));
+                    wanted.check("y", shard.clone(), 0..SIDES[1], &wide(&y.read()?));
                     bits.push(y.read()?);
                 }
                 assert!(bits.iter().all(|one| one == &bits[0]), "other bits");
@@ -164,13 +164,13 @@ fn communication_beside_a_product() {
                 let b_own = tensor(rank, [SIDES[0], k], &b.part(0..SIDES[0], 0..k))?;
                 let wanted = product(&a, &b, 1, None);
                 let term = |of: u32| Matrix::random(rows, SIDES[0], 1.0, 30 + u64::from(of));
-                let chunk = rank.chunk(rank.rank(), rows);
+                let shard = rank.shard(rank.rank(), rows);
                 let all = term(100);
 
-                let own = all.part(chunk.clone(), 0..SIDES[0]);
+                let own = all.part(shard.clone(), 0..SIDES[0]);
                 overlap.copy_into_buffer(
                     rows,
-                    &tensor(rank, [chunk.len(), SIDES[0]], &own)?,
+                    &tensor(rank, [shard.len(), SIDES[0]], &own)?,
                     true,
                 )?;
                 let mut d = rank.zeros([m, SIDES[0]])?;
@@ -194,7 +194,7 @@ fn communication_beside_a_product() {
                         &tensor(rank, [rows, SIDES[0]], &own)?,
                         false,
                     )?;
-                    let mut r = rank.zeros([chunk.len(), SIDES[0]])?;
+                    let mut r = rank.zeros([shard.len(), SIDES[0]])?;
                     let comm = Comm::ReduceScatter;
                     if added {
                         let (a, b) = (turned(&a), turned(&b));
@@ -229,7 +229,7 @@ fn communication_beside_a_product() {
                         )?;
                         wanted.check("d", 0..m, 0..SIDES[0], &wide(&d.read()?));
                     }
-                    sums.check("r", chunk.clone(), 0..SIDES[0], &wide(&r.read()?));
+                    sums.check("r", shard.clone(), 0..SIDES[0], &wide(&r.read()?));
                 }
             }
             Ok(())
@@ -438,9 +438,9 @@ fn a_buffer_of_codes_is_not_taken_for_elements() {
             };
             // On three ranks the last one has a row less.
             let rows = 8;
-            let chunk = rank.chunk(rank.rank(), rows);
+            let shard = rank.shard(rank.rank(), rows);
             let all = bits(rows);
-            let own = &all[chunk.start * SIDES[0]..chunk.end * SIDES[0]];
+            let own = &all[shard.start * SIDES[0]..shard.end * SIDES[0]];
             let told = |error: Error| error.to_string();
             let taken = |local| overlap.get_buffer(rows, SIDES[0], local).map(drop);
             let bytes =
@@ -465,7 +465,7 @@ fn a_buffer_of_codes_is_not_taken_for_elements() {
             let found = overlap.get_codes(rows, SIDES[0], false)?.read()?;
             assert_eq!(found, bytes(&all), "all codes");
 
-            let elements = rank.zeros([chunk.len(), SIDES[0]])?;
+            let elements = rank.zeros([shard.len(), SIDES[0]])?;
             overlap.copy_into_buffer(rows, &elements, true)?;
             taken(true)?;
             let error = told(

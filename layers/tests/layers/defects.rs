@@ -167,7 +167,7 @@ fn forty_buffers_and_a_heap_that_is_full() {
         }
         for (seed, overlap) in made.iter().enumerate() {
             let x = Matrix::random(6, 16, 1.0, seed as u64);
-            let own = rank.chunk(rank.rank(), 6);
+            let own = rank.shard(rank.rank(), 6);
             let found = overlap.get_buffer(6, 16, true)?.read()?;
             assert_eq!(found, x.part(own, 0..16), "buffer {seed}");
         }

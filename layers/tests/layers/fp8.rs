@@ -9,7 +9,7 @@ use super::reference::{Matrix, Wanted};
 use super::{each, userbuffers_of};
 use counterflow::prelude::bf16;
 use counterflow::quantise::{self, Delayed, Granularity, History, Pick, twin};
-use counterflow::rule::{Fp8, Rule, Scale};
+use counterflow::rule::{Fp8, Scale, ScaleRule};
 use counterflow::{Communicator, Dtype, Error, Tensor};
 use counterflow_layers::overlap::Parallel;
 use counterflow_layers::{
@@ -40,9 +40,9 @@ fn rows(recipe: &Recipe, world: usize) -> [usize; 5] {
 
 /// The scale of a tensor in each step, as a rank makes it.
 enum Scales {
-    Current(Rule),
+    Current(ScaleRule),
     Delayed(Fp8, History),
-    Blocks(Rule, Granularity),
+    Blocks(ScaleRule, Granularity),
 }
 
 impl Scales {
@@ -62,14 +62,14 @@ impl Scales {
                 };
                 Scales::Delayed(to, History::new(delayed))
             }
-            Recipe::Float8CurrentScaling(of) => Scales::Current(Rule {
+            Recipe::Float8CurrentScaling(of) => Scales::Current(ScaleRule {
                 power_of_two: of.power_2_scale,
-                ..Rule::transformer_engine(codes(of.fp8_format))
+                ..ScaleRule::transformer_engine(codes(of.fp8_format))
             }),
             Recipe::Float8BlockScaling(of) => {
-                let rule = Rule {
+                let rule = ScaleRule {
                     power_of_two: of.power_2_scale,
-                    ..Rule::transformer_engine(Fp8::E4M3)
+                    ..ScaleRule::transformer_engine(Fp8::E4M3)
                 };
                 let blocks = match role {
                     Role::Input | Role::Gradient => Granularity::BLOCK_1X128,
@@ -105,7 +105,7 @@ impl Scales {
                 }
                 Scales::Current(rule) => (rule.to, rule.of_tensor(twin::amax(&own, rule))),
                 Scales::Delayed(to, history) => {
-                    let rule = Rule::transformer_engine(*to);
+                    let rule = ScaleRule::transformer_engine(*to);
                     let scale = history.scale();
                     history.saw(twin::amax(&own, &rule));
                     (*to, scale)
@@ -164,7 +164,7 @@ enum Role {
 }
 
 /// What codes with scales of blocks stand for.
-fn dequantised(of: &quantise::Matrix<'_>, rule: &Rule, blocks: Granularity) -> Vec<f64> {
+fn dequantised(of: &quantise::Matrix<'_>, rule: &ScaleRule, blocks: Granularity) -> Vec<f64> {
     let coded = twin::quantise(of, rule, blocks);
     let ([_, columns], [_, across]) = (of.shape(), blocks.count(of.shape()));
     let down = match blocks {
@@ -303,10 +303,10 @@ fn run(
         Parallel::Row => (own(rank, input), 0..output),
     };
     let places = |rows: usize| {
-        let chunk = rank.chunk(rank.rank(), rows);
+        let shard = rank.shard(rank.rank(), rows);
         match config.parallel {
-            Parallel::Column => [chunk, 0..rows],
-            Parallel::Row => [0..rows, chunk],
+            Parallel::Column => [shard, 0..rows],
+            Parallel::Row => [0..rows, shard],
         }
     };
     let weight = whole.w.part(outputs.clone(), inputs.clone());

@@ -2,7 +2,7 @@
 
 use super::each;
 use counterflow::prelude::{bf16, e4m3};
-use counterflow::quantise::{self, Delayed, Histories, Quantiser, Rule, Scaling};
+use counterflow::quantise::{self, Delayed, Histories, Quantiser, ScaleRule, Scaling};
 use counterflow::rule::Fp8;
 use counterflow::schedules::AllGatherOp;
 use counterflow::{Communicator, Dtype, Error};
@@ -44,7 +44,7 @@ fn all(rank: &Arc<Communicator>) -> Result<Vec<(&'static str, f64)>, Error> {
     let op = rank.op_of::<AllGatherOp>().dtype(Dtype::F32);
     let op = op.up_to(world, 128, 128).build()?;
     let recipe = quantise::Recipe::new(
-        Rule::transformer_engine(Fp8::E4M3),
+        ScaleRule::transformer_engine(Fp8::E4M3),
         Scaling::Delayed,
         Dtype::Bf16,
     );

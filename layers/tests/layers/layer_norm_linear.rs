@@ -218,11 +218,11 @@ fn run(rank: &Arc<Communicator>, whole: &Layer, rounds: &[Round]) -> Result<(), 
                 whole.norm.kind
             )
         };
-        let chunk = rank.chunk(rank.rank(), rows);
+        let shard = rank.shard(rank.rank(), rows);
         let x = tensor(
             rank,
             layer.linear().input_shape(rows),
-            &round.x.part(chunk.clone(), 0..INPUT),
+            &round.x.part(shard.clone(), 0..INPUT),
         )?;
         let mut y = rank.zeros(layer.linear().output_shape(rows))?;
         let saved = layer.forward(rows, &x, &parameters, &mut y)?;
@@ -247,14 +247,14 @@ fn run(rank: &Arc<Communicator>, whole: &Layer, rounds: &[Round]) -> Result<(), 
         layer.backward(saved, &parameters, &dy, &mut dx, gradients)?;
         round
             .dx
-            .check(&name("dx"), chunk.clone(), 0..INPUT, &wide(&dx.read()?));
+            .check(&name("dx"), shard.clone(), 0..INPUT, &wide(&dx.read()?));
         round.dw.check(
             &name("dw"),
             outputs.clone(),
             0..INPUT,
             &wide(&of_weight.read()?),
         );
-        let wanted = sum(&round.of_gamma, chunk.clone());
+        let wanted = sum(&round.of_gamma, shard.clone());
         wanted.check(
             &name("the gradient of γ"),
             0..1,
@@ -262,7 +262,7 @@ fn run(rank: &Arc<Communicator>, whole: &Layer, rounds: &[Round]) -> Result<(), 
             &wide(&of_gamma.read()?),
         );
         if has_beta {
-            let wanted = sum(&round.of_beta, chunk);
+            let wanted = sum(&round.of_beta, shard);
             wanted.check(
                 &name("the gradient of β"),
                 0..1,

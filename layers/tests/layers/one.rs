@@ -48,7 +48,7 @@ pub fn own_part(
     let me = rank.rank();
     let of_rows = match rows == of.rows() {
         true => 0..rows,
-        false => rank.chunk(me, of.rows()),
+        false => rank.shard(me, of.rows()),
     };
     let first = match columns == of.columns {
         true => 0,

@@ -13,7 +13,7 @@ use super::{each, userbuffers_of};
 use counterflow::op::Granularity;
 use counterflow::prelude::{bf16, e4m3};
 use counterflow::quantise::{self, twin};
-use counterflow::rule::{Fp8, Rule};
+use counterflow::rule::{Fp8, ScaleRule};
 use counterflow::{Communicator, Dtype, Error, Layout, QuantTensor, Tensor};
 use counterflow_layers::overlap::{Comm, Parallel, Settings};
 use counterflow_layers::{
@@ -120,7 +120,7 @@ type Codes = QuantTensor<Tensor<e4m3>>;
 
 /// A rank's part of a matrix, as e4m3 with the one scale of the whole, and what the codes of all stand for.
 fn codes(rank: &Communicator, of: &Matrix, shape: [usize; 2]) -> Result<(Codes, Matrix), Error> {
-    let rule = Rule::transformer_engine(Fp8::E4M3);
+    let rule = ScaleRule::transformer_engine(Fp8::E4M3);
     let values: Vec<f32> = of.values.iter().map(|value| *value as f32).collect();
     let whole = quantise::Matrix::new(&values, [of.rows(), of.columns], Dtype::Bf16);
     let scale = rule.of_tensor(twin::amax(&whole, &rule));
@@ -161,8 +161,8 @@ fn split_ag_of_codes(rank: &Arc<Communicator>, aggregate: bool, atomic: bool) ->
     let overlap = CommOverlapP2P::new(rank, [ROWS, HIDDEN], Comm::AllGather, &settings)?;
     let (x, features) = (random(ROWS, HIDDEN, 42), FFN / rank.world() as usize);
     let w = random(features, HIDDEN, 43 + u64::from(rank.rank()));
-    let chunk = rank.chunk(rank.rank(), ROWS);
-    let (x_own, x) = codes(rank, &x, [chunk.len(), HIDDEN])?;
+    let shard = rank.shard(rank.rank(), ROWS);
+    let (x_own, x) = codes(rank, &x, [shard.len(), HIDDEN])?;
     let (weight, w) = codes(rank, &w, [features, HIDDEN])?;
     overlap.copy_into_buffer(ROWS, &x_own, true)?;
     let operand = Operand {
@@ -192,8 +192,8 @@ fn split_rs_of_codes(rank: &Arc<Communicator>, p2p: bool, atomic: bool) -> Resul
         bias: None,
         layout: Layout::Nt,
     };
-    let chunk = rank.chunk(rank.rank(), ROWS);
-    let mut y = rank.zeros([chunk.len(), HIDDEN])?;
+    let shard = rank.shard(rank.rank(), ROWS);
+    let mut y = rank.zeros([shard.len(), HIDDEN])?;
     if p2p {
         let overlap = CommOverlapP2P::new(rank, shape, Comm::ReduceScatter, &settings)?;
         match atomic {
@@ -207,7 +207,7 @@ fn split_rs_of_codes(rank: &Arc<Communicator>, p2p: bool, atomic: bool) -> Resul
             false => overlap.split_overlap_rs(ROWS, &x_own, operand, &mut y)?,
         }
     }
-    check_codes([&x, &w], world, chunk, &y.read()?);
+    check_codes([&x, &w], world, shard, &y.read()?);
     Ok(())
 }
 
@@ -220,8 +220,8 @@ fn split_ag(rank: &Arc<Communicator>, aggregate: bool, atomic: bool) -> Result<(
     let overlap = CommOverlapP2P::new(rank, [ROWS, HIDDEN], Comm::AllGather, &settings)?;
     let (x, features) = (random(ROWS, HIDDEN, 42), FFN / rank.world() as usize);
     let w = random(features, HIDDEN, 43 + u64::from(rank.rank()));
-    let chunk = rank.chunk(rank.rank(), ROWS);
-    overlap.copy_into_buffer(ROWS, &own(rank, &x, [chunk.len(), HIDDEN])?, true)?;
+    let shard = rank.shard(rank.rank(), ROWS);
+    overlap.copy_into_buffer(ROWS, &own(rank, &x, [shard.len(), HIDDEN])?, true)?;
     let weight = own(rank, &w, [features, HIDDEN])?;
     let operand = Operand {
         tensor: (&weight).into(),
@@ -252,8 +252,8 @@ fn split_rs(rank: &Arc<Communicator>, p2p: bool, atomic: bool) -> Result<(), Err
         bias: None,
         layout: Layout::Nt,
     };
-    let chunk = rank.chunk(rank.rank(), ROWS);
-    let mut y = rank.zeros([chunk.len(), HIDDEN])?;
+    let shard = rank.shard(rank.rank(), ROWS);
+    let mut y = rank.zeros([shard.len(), HIDDEN])?;
     if p2p {
         let overlap = CommOverlapP2P::new(rank, shape, Comm::ReduceScatter, &settings)?;
         match atomic {
@@ -267,7 +267,7 @@ fn split_rs(rank: &Arc<Communicator>, p2p: bool, atomic: bool) -> Result<(), Err
             false => overlap.split_overlap_rs(ROWS, &x_own, operand, &mut y)?,
         }
     }
-    check("y", &product(&x, &w, world), chunk, &y.read()?);
+    check("y", &product(&x, &w, world), shard, &y.read()?);
     Ok(())
 }
 
@@ -280,14 +280,14 @@ fn bulk(rank: &Arc<Communicator>, comm: Comm) -> Result<(), Error> {
     let overlap = CommOverlap::new(rank, [ROWS, HIDDEN], &settings)?;
     let (a, b) = (random(ROWS, FFN, 42), random(HIDDEN, FFN, 43));
     let (a_own, b_own) = (own(rank, &a, [ROWS, FFN])?, own(rank, &b, [HIDDEN, FFN])?);
-    let chunk = rank.chunk(rank.rank(), ROWS);
+    let shard = rank.shard(rank.rank(), ROWS);
     let term = |rank: u32| random(ROWS, HIDDEN, 50 + u64::from(rank));
     let mut d = rank.zeros([ROWS, HIDDEN])?;
     let (into, both) = (Destination::Written(&mut d), [&a_own, &b_own]);
     match comm {
         Comm::AllGather => {
             let all = term(100);
-            overlap.copy_into_buffer(ROWS, &own(rank, &all, [chunk.len(), HIDDEN])?, true)?;
+            overlap.copy_into_buffer(ROWS, &own(rank, &all, [shard.len(), HIDDEN])?, true)?;
             overlap.bulk_overlap(ROWS, both, Layout::Nt, into, comm, None)?;
             let buffer = overlap.get_buffer(ROWS, HIDDEN, false)?.read()?;
             assert_eq!(buffer, all.part(0..ROWS, 0..HIDDEN), "gathered");
@@ -298,13 +298,13 @@ fn bulk(rank: &Arc<Communicator>, comm: Comm) -> Result<(), Error> {
                 &own(rank, &term(rank.rank()), [ROWS, HIDDEN])?,
                 false,
             )?;
-            let mut r = rank.zeros([chunk.len(), HIDDEN])?;
+            let mut r = rank.zeros([shard.len(), HIDDEN])?;
             overlap.bulk_overlap(ROWS, both, Layout::Nt, into, comm, Some(&mut r))?;
             let terms: Vec<Matrix> = (0..rank.world()).map(term).collect();
             let sum = |at: usize| terms.iter().map(|term| term.values[at]).sum();
             let mut sums = Wanted::exactly(0.0, [ROWS, HIDDEN]);
             sums.values.values = (0..ROWS * HIDDEN).map(sum).collect();
-            check("r", &sums.rounded(), chunk, &r.read()?);
+            check("r", &sums.rounded(), shard, &r.read()?);
         }
     }
     check("d", &product(&a, &b, 1), 0..ROWS, &d.read()?);
@@ -445,12 +445,12 @@ fn fusible(rank: &Arc<Communicator>, config: &LinearConfig) -> Result<(), Error>
     let dw_wanted = sum([output, input, ROWS], 1, &|m, k| at(&dy, k, m), &|k, n| {
         at(&x, k, n)
     });
-    let chunk = rank.chunk(rank.rank(), ROWS);
+    let shard = rank.shard(rank.rank(), ROWS);
     let features =
         |all: usize| all / world * rank.rank() as usize..all / world * (rank.rank() as usize + 1);
     let (inputs, outputs, rows_in, rows_out) = match config.parallel {
-        Parallel::Column => (0..input, features(output), chunk, 0..ROWS),
-        Parallel::Row => (features(input), 0..output, 0..ROWS, chunk),
+        Parallel::Column => (0..input, features(output), shard, 0..ROWS),
+        Parallel::Row => (features(input), 0..output, 0..ROWS, shard),
     };
     let check = |what: &str,
                  wanted: &Wanted,

@@ -50,10 +50,10 @@ impl Running<'_> {
     /// The rows that the rank has of input and output.
     fn rows(&self, round: &Round) -> [Range<usize>; 2] {
         let rows = round.x.rows();
-        let chunk = self.rank.chunk(self.rank.rank(), rows);
+        let shard = self.rank.shard(self.rank.rank(), rows);
         match self.case.layer.parallel {
-            Parallel::Column => [chunk, 0..rows],
-            Parallel::Row => [0..rows, chunk],
+            Parallel::Column => [shard, 0..rows],
+            Parallel::Row => [0..rows, shard],
         }
     }
 

@@ -54,7 +54,7 @@ fn sms_that_communicate_are_ctas_of_the_kernel() {
     let found = products("qkv_fprop: {aggregate: 1}", &layer);
     let (schedule, variant, _) = of(&found, Pass::Fprop);
     assert_eq!(schedule, "ag_gemm_pull");
-    assert!(variant.contains("pieces=2048"), "{variant}");
+    assert!(variant.contains("chunks=2048"), "{variant}");
 }
 
 #[test]

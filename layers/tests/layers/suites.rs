@@ -114,13 +114,13 @@ fn suite<T: Number>(
         .first_options()
         .up_to(m, n_own, k_own)
         .build()?;
-    let chunk = rank.chunk(rank.rank(), m);
+    let shard = rank.shard(rank.rank(), m);
     let launch = built.on(&**rank).tensor("w", &weight);
     let (found, rows): (Vec<T>, _) = match suite {
         Suite::AgGemm => {
             let all = rank.allocate::<T>("x", shaped(m, k, x_turned))?;
-            let part = stored::<T>(&x, chunk.clone(), 0..k, x_turned);
-            all.rows(chunk)?.write(&part)?;
+            let part = stored::<T>(&x, shard.clone(), 0..k, x_turned);
+            all.rows(shard)?.write(&part)?;
             let mut y = rank.zeros::<T>([m, n_own])?;
             launch
                 .tensor("x", &all)
@@ -132,7 +132,7 @@ fn suite<T: Number>(
         Suite::GemmRs | Suite::GemmAr => {
             let own = rank.zeros::<T>(shaped(m, k_own, x_turned))?;
             own.write(&stored::<T>(&x, 0..m, depth, x_turned))?;
-            let rows = if suite == Suite::GemmRs { chunk } else { 0..m };
+            let rows = if suite == Suite::GemmRs { shard } else { 0..m };
             let mut y = rank.allocate::<T>("y", [rows.len(), n])?;
             launch
                 .tensor("x", &own)
@@ -285,12 +285,12 @@ fn coded_suite<X: CodeNumber, W: CodeNumber>(
         op.up_to(m, n_own, k_own).build()
     };
     let (op, alone) = (built(&program)?, built(&schedules::gemm())?);
-    let chunk = rank.chunk(rank.rank(), m);
+    let shard = rank.shard(rank.rank(), m);
     let (found, golden) = match suite {
         Suite::AgGemm => {
             let weight = w.on(rank, n_own * me..n_own * (me + 1), 0..k)?;
             let all = rank.allocate::<X>("x", [m, k])?;
-            all.rows(chunk.clone())?.write(&x.part(chunk, 0..k))?;
+            all.rows(shard.clone())?.write(&x.part(shard, 0..k))?;
             let all = QuantTensor::new(all, one(rank)?, op::Granularity::PerTensor)?;
             let (mut y, mut by_itself) = (rank.zeros::<f16>([m, n_own])?, rank.zeros([m, n_own])?);
             let launch = op.on(&**rank).tensor("w", &weight).tensor("x", &all);
@@ -314,7 +314,7 @@ fn coded_suite<X: CodeNumber, W: CodeNumber>(
                 terms.push(values(&y.read()?));
             }
             let (x, w) = product(me)?;
-            let rows = if suite == Suite::GemmRs { chunk } else { 0..m };
+            let rows = if suite == Suite::GemmRs { shard } else { 0..m };
             let mut y = rank.allocate::<bf16>("y", [rows.len(), n])?;
             let launch = op.on(&**rank).tensor("w", &w).tensor("x", &x);
             launch.tensor("y", &mut y).launch()?.wait()?;

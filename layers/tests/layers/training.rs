@@ -146,10 +146,10 @@ fn train(
     for step in 0..steps {
         let rows = rows_of_steps[step % 2];
         let in_fp8 = fp8.map(|_| buffers.autocast(None)).transpose()?;
-        let chunk = rank.chunk(rank.rank(), rows);
+        let shard = rank.shard(rank.rank(), rows);
         let x = Matrix::random(rows, hidden, 1.0, 1000 + (step % EPOCH) as u64);
-        let shape = [chunk.len(), hidden];
-        let first = tensor(rank, shape, &x.part(chunk.clone(), 0..hidden))?;
+        let shape = [shard.len(), hidden];
+        let first = tensor(rank, shape, &x.part(shard.clone(), 0..hidden))?;
         let (mut now, mut saved) = (first.clone(), Vec::new());
         for (layer, held, _) in &layers {
             let mut y = rank.zeros(shape)?;
@@ -291,11 +291,11 @@ fn a_forward_pass_that_is_made_again_gives_the_same_with_dropout() {
         let before = layer.products();
         let mut held = Held::new(rank, &SIZES, &weights(&SIZES, 100))?;
         let (rows, hidden) = (ROWS[0], SIZES.hidden);
-        let chunk = rank.chunk(rank.rank(), rows);
+        let shard = rank.shard(rank.rank(), rows);
         let shape = layer.shape(rows);
         let given = |seed| {
             let all = Matrix::random(rows, hidden, 1.0, seed);
-            tensor(rank, shape, &all.part(chunk.clone(), 0..hidden))
+            tensor(rank, shape, &all.part(shard.clone(), 0..hidden))
         };
         let (x, dy) = (given(1)?, given(2)?);
         let mut all = Vec::new();
@@ -362,8 +362,8 @@ fn what_is_dropped_of_rows_is_the_same_for_every_number_of_ranks() {
             let held = Held::new(rank, &SIZES, &weights(&SIZES, 100))?;
             let (rows, hidden) = (ROWS[0], SIZES.hidden);
             let x = Matrix::random(rows, hidden, 1.0, 1);
-            let chunk = rank.chunk(rank.rank(), rows);
-            let x = tensor(rank, layer.shape(rows), &x.part(chunk, 0..hidden))?;
+            let shard = rank.shard(rank.rank(), rows);
+            let x = tensor(rank, layer.shape(rows), &x.part(shard, 0..hidden))?;
             let mut y = rank.zeros(layer.shape(rows))?;
             drop(layer.forward([rows, BATCH], &x, &parameters(&held), &mut y)?);
             Ok(y.read()?.into_iter().map(bf16::to_f64).collect::<Vec<_>>())

@@ -216,10 +216,10 @@ fn embeddings_and_their_gradients_are_exact() {
                     .collect();
                 let of_ids = rank.zeros::<u32>([rows])?;
                 of_ids.write(&ids)?;
-                let chunk = rank.chunk(rank.rank(), rows);
+                let shard = rank.shard(rank.rank(), rows);
                 let mut y = rank.zeros(embedding.output_shape(rows))?;
                 embedding.forward(&of_ids, &given, &mut y)?;
-                for (row, found) in chunk.clone().zip(y.read()?.chunks(COLUMNS)) {
+                for (row, found) in shard.clone().zip(y.read()?.chunks(COLUMNS)) {
                     let id = ids[row] as usize;
                     match id < vocabulary {
                         true => assert_eq!(found, weight.part(id..id + 1, 0..COLUMNS), "row {row}"),
@@ -228,7 +228,7 @@ fn embeddings_and_their_gradients_are_exact() {
                 }
                 let dy = Matrix::random(rows, COLUMNS, 1.0, rows as u64);
                 let of_dy = rank.zeros(embedding.output_shape(rows))?;
-                of_dy.write(&dy.part(chunk, 0..COLUMNS))?;
+                of_dy.write(&dy.part(shard, 0..COLUMNS))?;
                 embedding.backward(&of_ids, &of_dy, &mut gradient)?;
                 for (row, id) in ids.iter().enumerate() {
                     let Some(place) = (*id as usize)

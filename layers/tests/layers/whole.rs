@@ -398,17 +398,17 @@ fn run(
     let mut saved = Vec::new();
     for round in rounds {
         let rows = round.x.rows();
-        let chunk = rank.chunk(me, rows);
+        let shard = rank.shard(me, rows);
         let x = tensor(
             rank,
             layer.shape(rows),
-            &round.x.part(chunk.clone(), 0..hidden),
+            &round.x.part(shard.clone(), 0..hidden),
         )?;
         let mut y = rank.zeros(layer.shape(rows))?;
         y.fill(0xff)?; // NaN
         saved.push(layer.forward(rows, &x, &held, &mut y)?);
         let found = wide(&y.read()?);
-        let own = chunk.start * hidden..chunk.end * hidden;
+        let own = shard.start * hidden..shard.end * hidden;
         close(
             &name(&format!("y of {rows}")),
             &found,
@@ -420,17 +420,17 @@ fn run(
     }
     for (round, saved) in rounds.iter().zip(saved).rev() {
         let rows = round.x.rows();
-        let chunk = rank.chunk(me, rows);
+        let shard = rank.shard(me, rows);
         let dy = tensor(
             rank,
             layer.shape(rows),
-            &round.dy.part(chunk.clone(), 0..hidden),
+            &round.dy.part(shard.clone(), 0..hidden),
         )?;
         let mut dx = rank.zeros(layer.shape(rows))?;
         dx.fill(0xff)?;
         layer.backward(saved, &mut held, &dy, &mut dx)?;
         let found = wide(&dx.read()?);
-        let own = chunk.start * hidden..chunk.end * hidden;
+        let own = shard.start * hidden..shard.end * hidden;
         close(
             &name(&format!("dx of {rows}")),
             &found,

@@ -42,7 +42,7 @@ fn numbers_become_choices_that_the_schedule_has() {
         ("qkv_dgrad", Parallel::Column, Some(("comm.ctas", 3))),
         ("qkv_wgrad", Parallel::Column, Some(("comm.ctas", 5))),
         ("qkv_fprop", Parallel::Column, Some(("comm.ctas", 7))),
-        ("proj_dgrad", Parallel::Row, Some(("pieces", 2048))),
+        ("proj_dgrad", Parallel::Row, Some(("chunks", 2048))),
         ("proj_fprop", Parallel::Row, None),
     ];
     for (name, parallel, wanted) in table {

@@ -25,10 +25,10 @@ pub fn rank_order(order: &Order) -> TokenStream {
 
 pub fn item_order(items: &Items) -> TokenStream {
     let partition = &items.partition;
-    let chunk = match &items.chunk {
-        Some((of, chunk)) => {
-            let chunk = rank(chunk);
-            quote_spanned!(of.span()=> .#of(#chunk))
+    let shard = match &items.shard {
+        Some((of, shard)) => {
+            let shard = rank(shard);
+            quote_spanned!(of.span()=> .#of(#shard))
         }
         None => quote!(.all()),
     };
@@ -48,7 +48,7 @@ pub fn item_order(items: &Items) -> TokenStream {
         let number = number.as_ref().map(rank);
         quote_spanned!(method.span()=> .#method(#number))
     });
-    quote!(#partition #chunk #order #(#cuts)*)
+    quote!(#partition #shard #order #(#cuts)*)
 }
 
 /// A rank expression, always as the builder's type.

@@ -151,9 +151,9 @@ impl Checker<'_> {
                     .at(&place.tokens, Mistake::GatheredAdded { name });
                 return;
             }
-            (Usage::EXCHANGED, Access::Add) => {
+            (Usage::ALL_TO_ALL, Access::Add) => {
                 self.errors
-                    .at(&place.tokens, Mistake::ExchangedAdded { name });
+                    .at(&place.tokens, Mistake::AllToAllAdded { name });
                 return;
             }
             (Usage::ACCUMULATED, Access::Add) => {}
@@ -259,7 +259,7 @@ impl Checker<'_> {
             }
             next = next.max(level + 1);
         }
-        let exchanged = place.usage == Usage::EXCHANGED;
+        let exchanged = place.usage == Usage::ALL_TO_ALL;
         let several_slots = exchanged || self.slots.get(&name).is_some_and(several);
         if !item {
             self.errors

@@ -5,7 +5,7 @@ use proc_macro2::{Ident, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::{Expr, ExprIndex, ExprMethodCall, ExprPath, Pat};
 
-/// A method chain, split at its root: `x` and `.on(peer)`, `[p]`.
+/// A method chain, split at its root: `x` and `.on(peer)`, `[c]`.
 pub struct Chain<'a> {
     pub root: &'a Expr,
     pub links: Vec<Link<'a>>,
@@ -40,7 +40,7 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// `pieces(128)` of `x.pieces(128)`: the receiver may span lines, and is not the mistake.
+/// `chunks(128)` of `x.chunks(128)`: the receiver may span lines, and is not the mistake.
 pub fn without_receiver(call: &ExprMethodCall) -> TokenStream {
     let mut tokens = call.method.to_token_stream();
     call.paren_token

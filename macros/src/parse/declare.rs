@@ -9,7 +9,7 @@ use proc_macro2::Ident;
 use syn::{Expr, ExprCall, ExprMethodCall, GenericArgument, Local, PathArguments};
 
 /// The methods of a tensor that divide it.
-pub(super) const DIVIDERS: [&str; 4] = ["pieces", "panels", "tiles", "tiles_across"];
+pub(super) const DIVIDERS: [&str; 4] = ["chunks", "panels", "tiles", "tiles_across"];
 
 impl Parser<'_> {
     /// A `let` outside roles. Binds the name even if its right side is wrong, so that its uses are not reported too.
@@ -80,7 +80,7 @@ impl Parser<'_> {
                 None
             }
             (Some(tensor), [Link::Call(part), Link::Call(divided)])
-                if ["chunk", "whole"].contains(&&*names::text(&part.method))
+                if ["shard", "whole"].contains(&&*names::text(&part.method))
                     && DIVIDERS.contains(&&*names::text(&divided.method)) =>
             {
                 let (name, part) = (names::text(tensor), names::text(&part.method));
@@ -115,7 +115,7 @@ impl Parser<'_> {
         let method = &call.method;
         let found = names::text(method);
         let shape = match found.as_str() {
-            "pieces" => Shape::Pieces,
+            "chunks" => Shape::Chunks,
             "panels" => Shape::Panels,
             "tiles" => Shape::Tiles,
             "tiles_across" => Shape::TilesAcross,
@@ -150,7 +150,7 @@ impl Parser<'_> {
             }
         }
         let (argument, wanted) = match shape {
-            Shape::Pieces => (Some("rows"), Wanted::Number),
+            Shape::Chunks => (Some("rows"), Wanted::Number),
             Shape::Panels => (Some("cols"), Wanted::Number),
             Shape::Tiles | Shape::TilesAcross => (None, Wanted::Pair),
         };
@@ -172,7 +172,7 @@ impl Parser<'_> {
             None => {
                 let example = match shape {
                     Shape::TilesAcross => "tiles_across((128, 256))",
-                    Shape::Pieces | Shape::Panels | Shape::Tiles => "tiles((128, 256))",
+                    Shape::Chunks | Shape::Panels | Shape::Tiles => "tiles((128, 256))",
                 };
                 let [size] = self.call_arguments(call, ("rows and columns", example))?;
                 if shape == Shape::Tiles
@@ -312,7 +312,7 @@ impl Parser<'_> {
         })
     }
 
-    /// `y`, `y.chunk()` or `y.whole()`.
+    /// `y`, `y.shard()` or `y.whole()`.
     fn like(&mut self, expr: &Expr) -> Option<(Ident, Option<Ident>)> {
         let chain = Chain::of(expr);
         let Some(tensor) = ident(chain.root) else {
@@ -327,12 +327,12 @@ impl Parser<'_> {
         }
         match chain.links.as_slice() {
             [] => Some((tensor.clone(), None)),
-            [Link::Call(call)] if call.method == "chunk" || call.method == "whole" => {
+            [Link::Call(call)] if call.method == "shard" || call.method == "whole" => {
                 let [] = self.call_arguments(call, NOTHING)?;
                 Some((tensor.clone(), Some(call.method.clone())))
             }
             [Link::Call(call), ..] => {
-                self.unknown_method(&call.method, "a tensor here", &["chunk", "whole"]);
+                self.unknown_method(&call.method, "a tensor here", &["shard", "whole"]);
                 None
             }
             [Link::Index(_), ..] => {

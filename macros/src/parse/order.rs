@@ -180,7 +180,7 @@ impl Parser<'_> {
     fn items(&mut self, partition: &Ident, links: &[Link]) -> Option<Iterable> {
         let mut items = Items {
             partition: partition.clone(),
-            chunk: None,
+            shard: None,
             order: None,
             cuts: Vec::new(),
         };
@@ -189,12 +189,12 @@ impl Parser<'_> {
             let method = names::text(&call.method);
             match method.as_str() {
                 "of" => {
-                    if items.chunk.is_some() || items.order.is_some() || !items.cuts.is_empty() {
+                    if items.shard.is_some() || items.order.is_some() || !items.cuts.is_empty() {
                         self.errors.at(&call.method, Mistake::OfFirst);
                         return None;
                     }
-                    let [chunk] = self.call_arguments(call, ("a rank", ".of(me())"))?;
-                    items.chunk = Some((call.method.clone(), self.rank(chunk)?));
+                    let [shard] = self.call_arguments(call, ("a rank", ".of(me())"))?;
+                    items.shard = Some((call.method.clone(), self.rank(shard)?));
                     continue;
                 }
                 "skip" | "take" | "step_by" | "first_half" | "second_half" => {

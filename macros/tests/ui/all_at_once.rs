@@ -2,20 +2,20 @@ use counterflow::prelude::*;
 
 #[schedule]
 pub fn ag_gemm(x: Gatherd<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(128);
+    let chunks = x.chunks(128);
     let tiles = y.tiles(tune((128, 256), 256));
     let arrived = counters(pices);
 
     #[com(ctas = tune(2, 4, 8))]
     for peer in ranks().beforeme() {
-        for p in pieces.of(me()) {
+        for p in chunks.of(me()) {
             x.on(peer)[p] = x[p];
             arrived.on(peer)[p].ad(1);
         }
     }
     #[gemm(k = 64, clusters = (2, 1))]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped() {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped() {
             arrived[t.row()].wait();
             y[t] = dott(x[t], w[t]).gelu;
         }

@@ -2,13 +2,13 @@ use counterflow::prelude::*;
 
 #[schedule]
 fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles((128, 256));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     let landed = counters(world(), tiles);
     let one = counters();
     #[comm(ctas = 4)]
-    for p in pieces.of(me()) {
+    for p in chunks.of(me()) {
         arrived.on(0)[me()].add(1);
         landed[p].add(1);
         landed[me()][p].add(1);

@@ -5,20 +5,20 @@ use counterflow::{Error, Op, Tensor, UserBuffer};
 
 #[schedule]
 fn gather(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles((128, 256));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
 
     #[comm(ctas = 4)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
+        for p in chunks.of(me()) {
             x.on(peer)[p] = x[p];
             arrived.on(peer)[p].add(1);
         }
     }
     #[gemm(k = 64)]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }

@@ -2,12 +2,12 @@ use counterflow::prelude::*;
 
 #[schedule]
 fn planes(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles((128, 256));
     let scratch = symmetric::<bf16>(x, slots = 1);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
+        for p in chunks.of(me()) {
             x.on(peer).scales()[p] = x[p];
             x.on(peer).scales()[p] = x.data()[p];
             x.scales().on(peer)[p] = x.scales()[p];

@@ -1,7 +1,7 @@
 use counterflow::prelude::*;
 
 #[schedule]
-fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>, z: Scattered<bf16>) {
+fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>, z: ReduceScattered<bf16>) {
     let tiles = y.tiles((128, 256));
     let right = (my() + 1) % world();
     let left = me() << 1;

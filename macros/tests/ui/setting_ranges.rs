@@ -2,7 +2,7 @@ use counterflow::prelude::*;
 
 #[schedule]
 fn gemm(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let none = x.pieces(rows = 0);
+    let none = x.chunks(rows = 0);
     let huge = y.tiles((128, 5_000_000_000));
     let some = y.tiles(tune((128, 256), (0, 65536)));
     let tiles = y.tiles((128, 256));

@@ -1,7 +1,7 @@
 use counterflow::prelude::*;
 
 #[schedule]
-fn shorter(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+fn shorter(x: Local<bf16>, w: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles((128, 256));
     #[gemm]
     for r in ranks().by(|me, step, world| (me + step) % world).but_last(1) {

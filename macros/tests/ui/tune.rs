@@ -3,7 +3,7 @@ use counterflow::prelude::*;
 #[schedule]
 fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let tiles = y.tiles(tune((128, 256), 128));
-    let pieces = x.pieces(rows = tune());
+    let chunks = x.chunks(rows = tune());
     let panels = x.panels(cols = tune(128, 128, 256));
     let fixed = y.tiles((128, 256));
     let other = y.tiles(tune(128, 256));

@@ -2,7 +2,7 @@ use counterflow::prelude::*;
 
 #[schedule]
 fn gemm(x: Local<bf16>, w: Local<bf16>, z: Local<bf16>, _ignored: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles((128, 256));
     let done = counters(tiles);
     let spare = symmetric::<f32>(y, slots = 2);

@@ -56,12 +56,12 @@ pub struct AllReduceNorm {
 ///
 /// ```
 /// use counterflow_codegen::dtype::Dtype;
-/// use counterflow_quantise::{AllReduceNorm, AllReduceNormBuilder, Granularity, Recipe, Rule, Scaling};
+/// use counterflow_quantise::{AllReduceNorm, AllReduceNormBuilder, Granularity, Recipe, ScaleRule, Scaling};
 /// use counterflow_runtime::{Communicator, QuantTensor};
 /// # use {float8::F8E4M3, half::bf16};
 ///
 /// let rank = &Communicator::emulated(1)?[0];
-/// let recipe = Recipe::new(Rule::deep_gemm(), Scaling::Current(Granularity::BLOCK_1X128), Dtype::Bf16);
+/// let recipe = Recipe::new(ScaleRule::deep_gemm(), Scaling::Current(Granularity::BLOCK_1X128), Dtype::Bf16);
 /// let norm: AllReduceNormBuilder = AllReduceNorm::of(rank).quantised(recipe);
 /// let norm = norm.up_to(4, 256).build()?;
 /// let (x, gamma) = (rank.zeros::<bf16>([4, 256])?, rank.zeros::<bf16>([256])?);

@@ -5,7 +5,7 @@ use crate::kernels::{HEADERS, Recipe, Scaling};
 use counterflow_codegen::cuda::{WATCH, WATCH_HEADER};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::encoding::Granularity;
-use counterflow_codegen::rule::{Fp8, Rule};
+use counterflow_codegen::rule::{Fp8, ScaleRule};
 use counterflow_runtime::cuda::Function;
 use counterflow_runtime::jit::{Compiler, Source, Target};
 use counterflow_runtime::slots;
@@ -43,7 +43,7 @@ impl fmt::Display for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (threads, held) = threads(self.columns);
         // The header of quantisers asks for a rule, also where there are no codes.
-        let plain = Rule::transformer_engine(Fp8::E4M3);
+        let plain = ScaleRule::transformer_engine(Fp8::E4M3);
         let plain = Recipe::new(plain, Scaling::Delayed, Dtype::Bf16);
         let out = match self.recipe.map(|recipe| recipe.scaling) {
             None => "BFLOAT",

@@ -11,7 +11,7 @@
 #define SQUARE 4
 
 // Words from one scale to the next along rows and along K, and how many there are with padding. Lines along rows may have
-// any padding: that of a chunk which has more rows than the matrix.
+// any padding: that of a shard which has more rows than the matrix.
 struct Plane {
     u32 rows, blocks, padded_rows, padded_blocks;
 };

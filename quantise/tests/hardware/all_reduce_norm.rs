@@ -7,7 +7,7 @@ use crate::{fine, has_gpu};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::interp::Numbers;
 use counterflow_quantise::{
-    AllReduceNorm, Delayed, Fp8, Granularity, Matrix, Quantiser, Recipe, Rule, Scaling, twin,
+    AllReduceNorm, Delayed, Fp8, Granularity, Matrix, Quantiser, Recipe, ScaleRule, Scaling, twin,
 };
 use counterflow_runtime::driver::Element;
 use counterflow_runtime::op::Code;
@@ -355,7 +355,7 @@ const QUANTISED: [usize; 3] = [16, 144, 1040];
 
 /// Every kind of result that is quantised.
 fn recipes() -> Vec<Recipe> {
-    let (theirs, deep) = (Rule::transformer_engine, Rule::deep_gemm());
+    let (theirs, deep) = (ScaleRule::transformer_engine, ScaleRule::deep_gemm());
     let [rows, blocks] = [Granularity::PerRow, Granularity::BLOCK_1X128].map(Scaling::Current);
     let all = [
         (theirs(Fp8::E4M3), Scaling::Delayed),

@@ -2,14 +2,14 @@
 
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::interp::Numbers;
-use counterflow_quantise::{Fp8, Granularity, Recipe, Rule, Scaling};
+use counterflow_quantise::{Fp8, Granularity, Recipe, ScaleRule, Scaling};
 
 /// Every convention, both types, with and without powers of two.
-pub fn rules() -> Vec<Rule> {
-    let theirs = [Fp8::E4M3, Fp8::E5M2].map(Rule::transformer_engine);
-    let deep = Rule::deep_gemm();
+pub fn rules() -> Vec<ScaleRule> {
+    let theirs = [Fp8::E4M3, Fp8::E5M2].map(ScaleRule::transformer_engine);
+    let deep = ScaleRule::deep_gemm();
     let all = [theirs[0], theirs[1], deep];
-    let powers = all.map(Rule::powers_of_two);
+    let powers = all.map(ScaleRule::powers_of_two);
     let eps = theirs[0].with_eps(1e-3);
     all.into_iter().chain(powers).chain([eps]).collect()
 }
@@ -46,7 +46,7 @@ pub fn delayed() -> Vec<Recipe> {
     let mut recipes = Vec::new();
     for from in [Dtype::Bf16, Dtype::F16, Dtype::F32] {
         for to in [Fp8::E4M3, Fp8::E5M2] {
-            let rule = Rule::transformer_engine(to);
+            let rule = ScaleRule::transformer_engine(to);
             let recipe = Recipe::new(rule, Scaling::Delayed, from);
             let rows = recipe.with_scale_in_each_row();
             recipes.extend([recipe, recipe.with_transposed(), rows]);

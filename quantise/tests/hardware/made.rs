@@ -3,7 +3,7 @@
 
 mod chained;
 
-use crate::chunks::gather_of;
+use crate::shards::gather_of;
 use crate::trained::Codes;
 use crate::{emulated, fine, on_gpu};
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
@@ -15,7 +15,7 @@ use counterflow_codegen::program::Program;
 use counterflow_codegen::value::Value;
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::{sm90, verify};
-use counterflow_quantise::{Fp8, Granularity, Matrix, Quantised, RowsLast, Rule, twin};
+use counterflow_quantise::{Fp8, Granularity, Matrix, Quantised, RowsLast, ScaleRule, twin};
 use counterflow_runtime::op::Launch;
 use counterflow_runtime::{Communicator, Error, Tensor};
 use half::bf16;
@@ -82,20 +82,20 @@ const TILES: [((u32, u32), bool); 5] = [
 ];
 
 /// Each convention, with powers of two and without.
-fn rules() -> [Rule; 5] {
-    let theirs = Rule::transformer_engine;
+fn rules() -> [ScaleRule; 5] {
+    let theirs = ScaleRule::transformer_engine;
     [
         theirs(Fp8::E4M3),
         theirs(Fp8::E5M2).powers_of_two(),
-        Rule::deep_gemm(),
-        Rule::deep_gemm().powers_of_two(),
+        ScaleRule::deep_gemm(),
+        ScaleRule::deep_gemm().powers_of_two(),
         theirs(Fp8::E4M3).powers_of_two().with_eps(1e-3),
     ]
 }
 
 /// What is chained has e4m3 with powers of two.
-fn chained_rule() -> Rule {
-    Rule::transformer_engine(Fp8::E4M3).powers_of_two()
+fn chained_rule() -> ScaleRule {
+    ScaleRule::transformer_engine(Fp8::E4M3).powers_of_two()
 }
 
 /// What GPUs run of it.
@@ -159,7 +159,7 @@ fn plain(count: usize, seed: u64) -> Vec<bf16> {
 }
 
 /// What the twin makes of f32 results.
-fn of_twin(y: &[f32], shape: [usize; 2], rule: &Rule) -> Quantised {
+fn of_twin(y: &[f32], shape: [usize; 2], rule: &ScaleRule) -> Quantised {
     twin::quantise(
         &Matrix::new(y, shape, Dtype::F32),
         rule,

@@ -10,11 +10,11 @@ mod nvidia;
 
 mod all_reduce_norm;
 mod cases;
-mod chunks;
 mod made;
 mod prebuilt;
 mod refused;
 mod right;
+mod shards;
 mod speed;
 mod steps;
 mod sums;

@@ -1,7 +1,7 @@
 //! Every kernel of these tests, compiled ahead into a cache that a machine without a compiler can use.
 
 use crate::cases::{current, delayed};
-use crate::{all_reduce_norm, chunks, fine, made, speed, sums, trained};
+use crate::{all_reduce_norm, fine, made, shards, speed, sums, trained};
 use counterflow_quantise::{AllReduceNormBuilder, HEADERS};
 use counterflow_runtime::jit::{Compiler, Source, Target};
 use counterflow_runtime::launch;
@@ -41,7 +41,7 @@ fn kernels_of_the_suite() {
         .compile_all(&sources)
         .into_iter()
         .for_each(|made| _ = fine(made));
-    let kernels = chunks::kernels().into_iter().chain(trained::kernels());
+    let kernels = shards::kernels().into_iter().chain(trained::kernels());
     for kernel in kernels.chain(made::kernels()) {
         fine(launch::compile(&compiler, &kernel));
     }

@@ -3,8 +3,8 @@
 use crate::{emulated, fine};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_quantise::{
-    BlocksLast, Delayed, Fp8, Granularity, Quantise, Quantiser, Recipe, Rule, ScaleBlock, Scaling,
-    SquareByRow, SquarePadded,
+    BlocksLast, Delayed, Fp8, Granularity, Quantise, Quantiser, Recipe, ScaleBlock, ScaleRule,
+    Scaling, SquareByRow, SquarePadded,
 };
 use counterflow_runtime::{Communicator, Error, Pending};
 use float8::{F8E4M3, F8E5M2};
@@ -14,7 +14,7 @@ const SHAPE: [usize; 2] = [64, 256];
 
 fn blocks() -> Recipe {
     let pieces = Scaling::Current(Granularity::BLOCK_1X128);
-    Recipe::new(Rule::deep_gemm(), pieces, Dtype::Bf16)
+    Recipe::new(ScaleRule::deep_gemm(), pieces, Dtype::Bf16)
 }
 
 fn told(launch: Result<Pending, Error>) -> String {
@@ -174,7 +174,7 @@ fn recipes_that_no_kernel_has_are_refused() {
         let built = Quantiser::build(rank, recipe, most);
         built.map(drop).expect_err("refused").to_string()
     };
-    let (from, rule) = (Dtype::E5M2, Rule::deep_gemm());
+    let (from, rule) = (Dtype::E5M2, ScaleRule::deep_gemm());
     assert_eq!(
         refused(Recipe { from, ..blocks() }, SHAPE),
         "one_by_128 e5m2 -> e4m3, DeepGemm with an eps of 0.0001"
@@ -197,7 +197,13 @@ fn recipes_that_no_kernel_has_are_refused() {
 #[test]
 fn a_history_of_another_type_is_refused() {
     let rank = &emulated();
-    let of = |to| Recipe::new(Rule::transformer_engine(to), Scaling::Delayed, Dtype::Bf16);
+    let of = |to| {
+        Recipe::new(
+            ScaleRule::transformer_engine(to),
+            Scaling::Delayed,
+            Dtype::Bf16,
+        )
+    };
     let forward = fine(Quantiser::build(rank, of(Fp8::E4M3), SHAPE));
     let back = fine(Quantiser::build(rank, of(Fp8::E5M2), SHAPE));
     let recipe = Delayed::transformer_engine(Fp8::E4M3);

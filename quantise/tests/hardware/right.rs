@@ -4,8 +4,8 @@ use crate::cases::{FILLINGS, Filling, SHAPES, current, filled};
 use crate::{emulated, fine, on_gpu};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_quantise::{
-    BlocksLast, Fp8, Granularity, Layout, Matrix, Quantised, Quantiser, Recipe, RowsLast, Rule,
-    Scaling, SquareByColumn, SquareByRow, SquarePadded, twin,
+    BlocksLast, Fp8, Granularity, Layout, Matrix, Quantised, Quantiser, Recipe, RowsLast,
+    ScaleRule, Scaling, SquareByColumn, SquareByRow, SquarePadded, twin,
 };
 use counterflow_runtime::driver::Element;
 use counterflow_runtime::{Communicator, Tensor};
@@ -252,11 +252,11 @@ fn every_recipe_on_an_emulated_rank_equals_the_twin() {
     );
 }
 
-/// Planes whose lines have room for more rows than the matrix has, as those of a chunk do: what is behind the scales is zero.
+/// Planes whose lines have room for more rows than the matrix has, as those of a shard do: what is behind the scales is zero.
 fn planes_with_longer_lines(rank: &Communicator) {
     let recipe = |from| {
         Recipe::new(
-            Rule::transformer_engine(Fp8::E4M3),
+            ScaleRule::transformer_engine(Fp8::E4M3),
             Scaling::Current(Granularity::BLOCK_1X128),
             from,
         )

@@ -4,7 +4,7 @@ use crate::right::{Codes, Source, given};
 use crate::{cases, fine, on_gpu};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_quantise::{
-    AllReduceNorm, Delayed, Fp8, Granularity, Quantiser, Recipe, Rule, Scaling,
+    AllReduceNorm, Delayed, Fp8, Granularity, Quantiser, Recipe, ScaleRule, Scaling,
 };
 use counterflow_runtime::driver::{Event, Stream};
 use counterflow_runtime::{Communicator, Error, QuantTensor};
@@ -21,7 +21,7 @@ const SHAPES: [[usize; 2]; 3] = [[8192, 8192], [4096, 7168], [16384, 2048]];
 
 /// From bf16 by the defaults of TransformerEngine.
 pub fn recipes() -> Vec<Recipe> {
-    let rule = Rule::transformer_engine(Fp8::E4M3);
+    let rule = ScaleRule::transformer_engine(Fp8::E4M3);
     let blocks = rule.powers_of_two();
     let kinds = [
         (rule, Scaling::Current(Granularity::PerTensor)),
@@ -157,7 +157,7 @@ fn results() -> [Option<Recipe>; 2] {
     let blocks = Scaling::Current(Granularity::BLOCK_1X128);
     [
         None,
-        Some(Recipe::new(Rule::deep_gemm(), blocks, Dtype::Bf16)),
+        Some(Recipe::new(ScaleRule::deep_gemm(), blocks, Dtype::Bf16)),
     ]
 }
 

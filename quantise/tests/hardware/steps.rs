@@ -6,7 +6,7 @@ use crate::right::{Codes, Source, given, same};
 use crate::{emulated, fine, on_gpu};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_quantise::{
-    Delayed, Fp8, Granularity, History, Matrix, Pick, Quantiser, Recipe, Rule, Scaling, twin,
+    Delayed, Fp8, Granularity, History, Matrix, Pick, Quantiser, Recipe, ScaleRule, Scaling, twin,
 };
 use counterflow_runtime::{Communicator, Tensor};
 use float8::F8E4M3;
@@ -42,7 +42,7 @@ fn histories(rank: &Communicator) {
             let turned = x.transposed();
             let turned = Matrix::new(&turned, [shape[1], shape[0]], recipe.from);
             let scale = wanted.scale();
-            wanted.saw(twin::amax(&x, &Rule::transformer_engine(rule.to)));
+            wanted.saw(twin::amax(&x, &ScaleRule::transformer_engine(rule.to)));
             wanted.update();
             let source = Source::of(rank, shape, recipe.from, &values);
             let mut codes = Codes::new(rank, shape, rule.to);
@@ -125,7 +125,7 @@ fn every_code(rank: &Communicator) {
     for to in [Fp8::E4M3, Fp8::E5M2] {
         for (from, values) in [(Dtype::Bf16, &patterns), (Dtype::F32, &boundaries(to))] {
             let shape = [values.len() / 16, 16];
-            let rule = Rule::transformer_engine(to);
+            let rule = ScaleRule::transformer_engine(to);
             let recipe = Recipe::new(rule, Scaling::Delayed, from);
             let quantiser = fine(Quantiser::build(rank, recipe, shape));
             let mut history = fine(quantiser.history(Delayed::transformer_engine(to)));
@@ -180,7 +180,7 @@ const SHAPE: [usize; 2] = [64, 256];
 
 impl<'r> Whole<'r> {
     fn new(rank: &'r Communicator) -> Whole<'r> {
-        let rule = Rule::transformer_engine(Fp8::E4M3);
+        let rule = ScaleRule::transformer_engine(Fp8::E4M3);
         let recipe = Recipe::new(rule, Scaling::Current(Granularity::PerTensor), Dtype::Bf16);
         Whole {
             quantiser: fine(Quantiser::build(rank, recipe, SHAPE)),
@@ -235,7 +235,7 @@ fn asides(rank: &Communicator) {
 
 /// Codes into a user buffer, and a flag that keeps every kernel of every recipe from what it would write.
 fn buffers_and_flags(rank: &Communicator) {
-    let rule = Rule::transformer_engine(Fp8::E4M3);
+    let rule = ScaleRule::transformer_engine(Fp8::E4M3);
     let kinds = [
         Scaling::Current(Granularity::PerTensor),
         Scaling::Delayed,
@@ -319,7 +319,7 @@ fn asides_on_an_emulated_rank() {
 fn a_graph_goes_on_with_its_history() {
     let Some(rank) = on_gpu() else { return };
     let recipe = Recipe::new(
-        Rule::transformer_engine(Fp8::E4M3),
+        ScaleRule::transformer_engine(Fp8::E4M3),
         Scaling::Delayed,
         Dtype::Bf16,
     );

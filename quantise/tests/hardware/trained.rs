@@ -12,7 +12,7 @@ use counterflow_codegen::value::Value;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::{sm90, verify};
 use counterflow_quantise::{
-    Delayed, Fp8, Granularity, History, Matrix, Quantiser, Recipe, Rule, Scaling, twin,
+    Delayed, Fp8, Granularity, History, Matrix, Quantiser, Recipe, ScaleRule, Scaling, twin,
 };
 use counterflow_runtime::op::{Launch, Op};
 use counterflow_runtime::{Communicator, Error, Pending, QuantTensor, Tensor};
@@ -164,7 +164,11 @@ fn trained(rank: &Communicator) -> Result<(), Error> {
         let [narrow, wide] = [product(Dtype::Bf16, tile), product(Dtype::F32, tile)];
         let op = rank.op(&narrow).output(to.dtype()).amax().up_to(m, n, K);
         let (op, plain) = (op.build()?, rank.op(&wide).up_to(m, n, K).build()?);
-        let recipe = Recipe::new(Rule::transformer_engine(to), Scaling::Delayed, Dtype::Bf16);
+        let recipe = Recipe::new(
+            ScaleRule::transformer_engine(to),
+            Scaling::Delayed,
+            Dtype::Bf16,
+        );
         let quantiser = Quantiser::build(rank, recipe, [1, 16])?;
         let delayed = Delayed {
             length: [1, 3][at / 2],
@@ -197,7 +201,7 @@ fn trained(rank: &Communicator) -> Result<(), Error> {
             let y = Matrix::new(&y, SHAPE, Dtype::F32);
             let by = wanted.scale().multiplier;
             assert!(codes.read()? == twin::cast(&y, to, by), "{what}: by {by}");
-            let of_twin = twin::amax(&y, &Rule::transformer_engine(to));
+            let of_twin = twin::amax(&y, &ScaleRule::transformer_engine(to));
             assert_eq!(amax, [of_twin], "{what}");
             wanted.saw(of_twin);
             wanted.update();

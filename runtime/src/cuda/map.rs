@@ -1,4 +1,4 @@
-//! Tensor maps, which describe tensors to TMA. Always 4-D: {columns, rows in a chunk, chunk or slot, rank}.
+//! Tensor maps, which describe tensors to TMA. Always 4-D: {columns, rows in a shard, shard or slot, rank}.
 
 use super::Address;
 use super::driver::check;
@@ -30,9 +30,9 @@ use cudarc::driver::sys;
 pub struct MapSpec {
     /// Element type of the tensor.
     pub dtype: Dtype,
-    /// Elements along columns, rows, chunks, ranks. Parts of a box beyond them are read as zero and not written.
+    /// Elements along columns, rows, shards, ranks. Parts of a box beyond them are read as zero and not written.
     pub size: [u64; 4],
-    /// Bytes from one row, chunk and rank to the next.
+    /// Bytes from one row, shard and rank to the next.
     pub stride: [u64; 3],
     /// Columns and rows of a box.
     pub tile: [u32; 2],
@@ -74,7 +74,7 @@ impl MapSpec {
             .find(|stride| **stride % 16 != 0 || **stride >= 1 << 40)
         {
             return refuse(
-                format!("rows, chunks or ranks {stride} bytes apart"),
+                format!("rows, shards or ranks {stride} bytes apart"),
                 "multiples of 16 below 1 TiB: choose K and N so, or give a leading dimension",
             );
         }

@@ -543,7 +543,7 @@ pub(crate) fn fits<'a>(
             let (wanted, padded) = match source {
                 None => continue,
                 Some(Source::Given(of)) => {
-                    // Memory that peers write has room for whole chunks of all ranks.
+                    // Memory that peers write has room for whole shards of all ranks.
                     let padded = kernel.buffers[*of].usage.is_gathered();
                     (front.size(*of), padded && !buffer.usage.is_gathered())
                 }

@@ -453,7 +453,7 @@ impl<'a> Rank<'a> {
                 input,
                 y,
             } = launched;
-            let chunk = rows / WORLD as usize;
+            let shard = rows / WORLD as usize;
             let of = |rank: usize, x: usize, row: usize, column: usize| {
                 let terms = 0..SIDE;
                 let term = |k| number(input, x, row, k) * number(0, rank, column, k);
@@ -464,10 +464,10 @@ impl<'a> Rank<'a> {
                 Output::Heap(y) => y.read()?,
             };
             let expected = match kind {
-                Kind::Gathers => matrix(rows, |row, column| of(me, row / chunk, row, column)),
+                Kind::Gathers => matrix(rows, |row, column| of(me, row / shard, row, column)),
                 Kind::Alone => matrix(rows, |row, column| of(me, me, row, column)),
-                Kind::Scatters => matrix(chunk, |row, column| {
-                    let part = |rank| of(rank, rank, me * chunk + row, column);
+                Kind::Scatters => matrix(shard, |row, column| {
+                    let part = |rank| of(rank, rank, me * shard + row, column);
                     (0..WORLD as usize).map(part).sum()
                 }),
             };

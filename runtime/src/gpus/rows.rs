@@ -63,18 +63,18 @@ pub(super) fn unpack(bytes: &[u8], dtype: Dtype, columns: usize, pitch: usize) -
         .collect()
 }
 
-/// Rows of numbers of which each chunk is a matrix of its own, with a line for each column.
-pub(super) fn unpack_chunks(
+/// Rows of numbers of which each shard is a matrix of its own, with a line for each column.
+pub(super) fn unpack_shards(
     bytes: &[u8],
     dtype: Dtype,
-    (rows, chunk): (usize, usize),
+    (rows, shard): (usize, usize),
     columns: usize,
     pitch: usize,
 ) -> Vec<f32> {
     let lines = pitch / dtype.bytes() as usize;
     let all = unpack(bytes, dtype, lines, pitch);
     let line =
-        |row: usize| (0..columns).map(move |column| (row / chunk * columns + column, row % chunk));
+        |row: usize| (0..columns).map(move |column| (row / shard * columns + column, row % shard));
     let each = (0..rows).flat_map(line);
     each.map(|(line, at)| all[line * lines + at]).collect()
 }
@@ -96,12 +96,12 @@ mod tests {
     }
 
     #[test]
-    fn chunks_lie_behind_each_other_column_by_column() {
-        // Three rows of two columns, in chunks of two rows; the second has one.
+    fn shards_lie_behind_each_other_column_by_column() {
+        // Three rows of two columns, in shards of two rows; the second has one.
         let lines = [[1.0, 3.0], [2.0, 4.0], [5.0, f32::NAN], [6.0, f32::NAN]].concat();
         let mut bytes = vec![7; 3];
         pack(&lines, Dtype::F32, (2, 16), &mut bytes);
-        let rows = unpack_chunks(&bytes, Dtype::F32, (3, 2), 2, 16);
+        let rows = unpack_shards(&bytes, Dtype::F32, (3, 2), 2, 16);
         assert_eq!(rows, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     }
 }

@@ -101,7 +101,7 @@ impl Loaded {
             arguments.bytes(&address.to_le_bytes());
         }
         let words = self.finished.len() as u32;
-        for number in [words, sizes.rows, sizes.chunk, sizes.pieces()] {
+        for number in [words, sizes.rows, sizes.shard, sizes.pieces()] {
             arguments.number(number);
         }
         Ok(())

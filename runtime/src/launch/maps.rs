@@ -12,7 +12,7 @@ use counterflow_codegen::program::TensorId;
 use counterflow_codegen::warp::{MapId, View};
 
 impl Loaded {
-    /// Bytes that a tensor needs on a rank, with the padding of its last chunk in the heap, and whether it is in the
+    /// Bytes that a tensor needs on a rank, with the padding of its last shard in the heap, and whether it is in the
     /// heap.
     pub fn needs(kernel: &Kernel, plan: &Plan, tensor: TensorId) -> (u64, bool) {
         let symmetric = kernel.buffers[tensor.index()].usage.placement.symmetric;
@@ -88,20 +88,20 @@ impl Loaded {
         let shape = self.pipeline.map_shape(id, short, plan, rank.rank());
         let (base, stride) = match (map.view, place.shared) {
             _ if shape.zeros => (self.zeros.address(), shape.strides[1]),
-            (View::Flat | View::Chunks | View::ColumnChunks, _) => (place.own, shape.strides[1]),
+            (View::Flat | View::Shards | View::ColumnShards, _) => (place.own, shape.strides[1]),
             (
-                View::SharedChunks
+                View::SharedShards
                 | View::SharedSlots
-                | View::SharedSlotChunks
-                | View::SharedChunk
+                | View::SharedSlotShards
+                | View::SharedShard
                 | View::SharedRows,
                 Some(base),
             ) => (base, self.stride),
             (
-                View::SharedChunks
+                View::SharedShards
                 | View::SharedSlots
-                | View::SharedSlotChunks
-                | View::SharedChunk
+                | View::SharedSlotShards
+                | View::SharedShard
                 | View::SharedRows,
                 None,
             ) => {

@@ -407,8 +407,8 @@ impl Loaded {
     }
 
     /// Lets launches start early although the rank's stream was lent. The condition is that of
-    /// [`OpBuilder::early_after_foreign_kernels`](crate::OpBuilder::early_after_foreign_kernels).
-    pub fn early_after_foreign_kernels(mut self) -> Loaded {
+    /// [`OpBuilder::pdl_after_foreign_kernels`](crate::OpBuilder::pdl_after_foreign_kernels).
+    pub fn pdl_after_foreign_kernels(mut self) -> Loaded {
         self.early = true;
         self
     }
@@ -481,12 +481,12 @@ impl Loaded {
     ) -> Result<(), Error> {
         for (place, param) in source.params.iter().enumerate() {
             match param {
-                Param::Map { map, partial_chunk } => {
-                    let (spec, start) = self.map(*map, *partial_chunk, rank, plan, tensors)?;
+                Param::Map { map, partial_shard } => {
+                    let (spec, start) = self.map(*map, *partial_shard, rank, plan, tensors)?;
                     arguments.map(maps.encoded(place, spec, start)?);
                 }
-                Param::EveryCopy { map, partial_chunk } => {
-                    let copies = self.every_copy(*map, *partial_chunk, rank, plan, tensors)?;
+                Param::EveryCopy { map, partial_shard } => {
+                    let copies = self.every_copy(*map, *partial_shard, rank, plan, tensors)?;
                     arguments.bytes(&copies);
                 }
                 Param::EachRank { map } => {
@@ -517,8 +517,8 @@ impl Loaded {
                             Field::Finished => self.finished.address().to_bytes(),
                             Field::Vector(tensor) => self.vector(tensor, plan, tensors)?,
                             Field::Size(_)
-                            | Field::ChunkRows(_)
-                            | Field::PartialChunk(_)
+                            | Field::ShardRows(_)
+                            | Field::PartialShard(_)
                             | Field::Me
                             | Field::World
                             | Field::CellRows(_)

@@ -68,17 +68,17 @@ __device__ __forceinline__ Eight sum_of(const Eight* terms) {
 // Pieces that a thread loads before it sends them.
 #define LOADED 4
 
-// `x` is what this rank sends and `y` what it receives, of `rows` rows of `eights` times 16 bytes over all ranks. Each rank owns `chunk`
+// `x` is what this rank sends and `y` what it receives, of `rows` rows of `eights` times 16 bytes over all ranks. Each rank owns `shard`
 // of them, the last ones fewer or none. Of a gather both are the same memory.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 low_latency(const __grid_constant__ Watch watch, const Slots slots, u32* launches, const u8* x, u8* y, u32 most_ctas, u32 rows,
-            u32 chunk, u32 eights) {
+            u32 shard, u32 eights) {
     // It may have begun before the end of the launch before it.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     const u32 me = watch.rank, launch = launches_before(launches);
     const u32 first = blockIdx.x * THREADS + threadIdx.x, step = gridDim.x * THREADS;
     // The first row that a rank owns, and how many pieces of 16 bytes all of its rows have.
-    [[maybe_unused]] const auto row_of = [=](u32 rank) { return min(rank * chunk, rows); };
+    [[maybe_unused]] const auto row_of = [=](u32 rank) { return min(rank * shard, rows); };
     [[maybe_unused]] const auto owned = [=](u32 rank) { return (row_of(rank + 1) - row_of(rank)) * eights; };
     // The first row that this rank sends to one, how many pieces it sends, and how many one sends to it, from which row on.
 #if COLLECTIVE == ALL_REDUCE

@@ -73,7 +73,7 @@ pub(crate) struct Sizes {
     /// Rows over all ranks.
     pub rows: u32,
     /// Rows that a rank owns; the last ones own fewer, or none.
-    pub chunk: u32,
+    pub shard: u32,
     /// Bytes of a row.
     pub row: u64,
 }
@@ -89,11 +89,11 @@ impl Collective {
         let (wanted, is): (&[Usage], &str) = match self {
             Collective::AllGather => (&[Usage::GATHERED], "one tensor that is gathered"),
             Collective::ReduceScatter => (
-                &[Usage::LOCAL, Usage::SCATTERED],
+                &[Usage::LOCAL, Usage::REDUCE_SCATTERED],
                 "an input, and an output whose rows ranks divide",
             ),
             Collective::AllReduce | Collective::TwoShotAllReduce => (
-                &[Usage::LOCAL, Usage::REDUCED],
+                &[Usage::LOCAL, Usage::ALL_REDUCED],
                 "an input, and an output that all ranks have",
             ),
         };
@@ -162,7 +162,7 @@ impl Sizes {
             collective,
             world,
             rows: shape.m,
-            chunk: shape.m.div_ceil(world.max(1)),
+            shard: shape.m.div_ceil(world.max(1)),
             row: 2 * u64::from(shape.k),
         }
     }
@@ -185,7 +185,7 @@ impl Sizes {
             collective,
             world: geometry.world,
             rows: geometry.size(buffer.rows),
-            chunk: geometry.chunk_rows(buffer.rows),
+            shard: geometry.shard_rows(buffer.rows),
             row: u64::from(geometry.size(buffer.columns)) * u64::from(buffer.dtype.bytes()),
         };
         let contiguous = [sent, received]
@@ -207,7 +207,7 @@ impl Sizes {
     fn a_shot(&self) -> u64 {
         let rows = match self.collective {
             Collective::AllGather | Collective::ReduceScatter | Collective::TwoShotAllReduce => {
-                self.chunk
+                self.shard
             }
             Collective::AllReduce => self.rows,
         };

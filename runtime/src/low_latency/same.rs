@@ -29,17 +29,17 @@ pub(super) fn is(own: &Program, kernel: &Kernel) -> Result<bool, Error> {
 pub(super) fn gathers() -> Program {
     let mut s = ScheduleBuilder::new("all_gather");
     let x = s.gathered("x", Dtype::Bf16);
-    let pieces = s.pieces("pieces", x, 64);
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let chunks = s.chunks("chunks", x, 64);
+    let arrived = s.counters("arrived", [chunks.into()]);
     s.comm(1, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(&peer).at(c), x.at(c));
+                s.signal(arrived.on(&peer).at(c), 1);
             });
         });
-        s.for_ranks("chunk", ranks().after_me(), |s, chunk| {
-            s.for_items("p", pieces.of(&chunk), |s, p| s.wait(arrived.at(p)));
+        s.for_ranks("shard", ranks().after_me(), |s, shard| {
+            s.for_items("c", chunks.of(&shard), |s, c| s.wait(arrived.at(c)));
         });
     });
     s.finish()
@@ -50,11 +50,11 @@ pub(super) fn adds_up(everywhere: bool) -> Program {
     let mut s = ScheduleBuilder::new("adds_up");
     let g = s.local("g", Dtype::Bf16);
     let y = match everywhere {
-        true => s.reduced("y", Dtype::Bf16),
-        false => s.scattered("y", Dtype::Bf16),
+        true => s.all_reduced("y", Dtype::Bf16),
+        false => s.reduce_scattered("y", Dtype::Bf16),
     };
     let tiles = s.tiles("tiles", y, (128, 128));
-    let partial = s.symmetric("partial", Dtype::Bf16, y.chunk(), world());
+    let partial = s.symmetric("partial", Dtype::Bf16, y.shard(), world());
     let landed = s.counters("landed", [world().into(), tiles.into()]);
     let done = everywhere.then(|| s.counters("done", [tiles.into()]));
     s.comm(1, |s| {
@@ -104,7 +104,7 @@ fn bare(program: &Program) -> String {
         partition.name.clear();
         partition.at = at;
         match &mut partition.block {
-            Block::Pieces { rows: chosen }
+            Block::Chunks { rows: chosen }
             | Block::Panels { columns: chosen }
             | Block::Tiles { shape: chosen } => *chosen = CHOSEN,
         }

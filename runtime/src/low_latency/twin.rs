@@ -77,8 +77,8 @@ impl Launched {
 
     /// The rows that a rank owns.
     fn owned(&self, rank: u64) -> Range<u64> {
-        let Sizes { chunk, rows, .. } = self.sizes;
-        let first = |rank: u64| (rank * u64::from(chunk)).min(rows.into());
+        let Sizes { shard, rows, .. } = self.sizes;
+        let first = |rank: u64| (rank * u64::from(shard)).min(rows.into());
         first(rank)..first(rank + 1)
     }
 

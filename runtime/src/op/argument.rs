@@ -309,13 +309,13 @@ pub(super) fn check_one(
         };
         // Lines of scales are as long as a launch has rows.
         let symmetric = buffer.usage.placement.symmetric;
-        let divided = symmetric && kernel.dims[usize::from(buffer.rows.0)].chunked;
+        let divided = symmetric && kernel.dims[usize::from(buffer.rows.0)].sharded;
         let rest = match (shaped, divided) {
             (true, _) => {
                 "`needs_at` has the shape for each number of rows, and `shaped` gives it to larger memory"
             }
             (false, true) => {
-                "more rows are fine, and `Op::chunk` says which of them a rank has: chunks are equally long, but for the last ones"
+                "more rows are fine, and `Op::shard` says which of them a rank has: shards are equally long, but for the last ones"
             }
             (false, false) => "more rows are fine",
         };

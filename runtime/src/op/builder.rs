@@ -339,7 +339,7 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     ///
     /// let rank = &Communicator::emulated(1)?[0];
     /// let stream = rank.stream(); // its other kernels are launched without the attribute of programmatic launches
-    /// let op = rank.op_of::<GemmOp>().early_after_foreign_kernels().first_options();
+    /// let op = rank.op_of::<GemmOp>().pdl_after_foreign_kernels().first_options();
     /// let op = op.up_to(64, 64, 64).build()?;
     /// # Ok::<(), counterflow::Error>(())
     /// ```
@@ -347,7 +347,7 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     /// # Condition
     /// Every other kernel in that stream that was itself launched early waits for its own predecessor. One that ends
     /// without doing so lets this launch read what the kernel before it has not written yet.
-    pub fn early_after_foreign_kernels(mut self) -> Self {
+    pub fn pdl_after_foreign_kernels(mut self) -> Self {
         self.early = true;
         self
     }

@@ -366,8 +366,8 @@ impl<S> Op<S> {
 }
 
 impl<S> Op<S> {
-    /// The rows of a tensor that a rank has in a launch of so many: its chunk, where ranks divide the tensor's rows, else all.
-    /// Chunks are equally long, but for the last ones. What is gathered has room for whole chunks of all ranks.
+    /// The rows of a tensor that a rank has in a launch of so many: its shard, where ranks divide the tensor's rows, else all.
+    /// Shards are equally long, but for the last ones. What is gathered has room for whole shards of all ranks.
     ///
     /// ```
     /// # use counterflow::{Communicator, schedules::AgGemmOp};
@@ -375,8 +375,8 @@ impl<S> Op<S> {
     /// # Communicator::each(&ranks, |rank| {
     /// # rank.reserve(2 << 20)?;
     /// let op = rank.op_of::<AgGemmOp>().first_options().up_to(64, 32, 16).build()?;
-    /// assert_eq!((op.chunk("x", 0, 64)?, op.chunk("x", 2, 64)?), (0..22, 44..64));
-    /// assert_eq!((op.needs("x")?.shape, op.chunk("w", 2, 64)?), ([66, 16], 0..32));
+    /// assert_eq!((op.shard("x", 0, 64)?, op.shard("x", 2, 64)?), (0..22, 44..64));
+    /// assert_eq!((op.needs("x")?.shape, op.shard("w", 2, 64)?), ([66, 16], 0..32));
     /// # rank.barrier()
     /// # })?;
     /// # Ok::<(), counterflow::Error>(())
@@ -385,7 +385,7 @@ impl<S> Op<S> {
     /// # Errors
     /// [`Error::Usage`] if the schedule has no such tensor, or there is no such rank; [`Error::Rejected`] for more rows than the
     /// op was built for.
-    pub fn chunk(&self, tensor: &str, rank: u32, rows: usize) -> Result<Range<usize>, Error> {
+    pub fn shard(&self, tensor: &str, rank: u32, rows: usize) -> Result<Range<usize>, Error> {
         let kernel = self.0.kernel();
         let buffer = &kernel.buffers[argument::find(kernel, tensor)?.index()];
         let world = self.0.rank.world();
@@ -397,8 +397,8 @@ impl<S> Op<S> {
         }
         let planned = self.0.plan(rows)?;
         let geometry = &planned.plan.geometry;
-        Ok(match kernel.dims[usize::from(buffer.rows.0)].chunked {
-            true => geometry.chunk(buffer.rows, rank).range(),
+        Ok(match kernel.dims[usize::from(buffer.rows.0)].sharded {
+            true => geometry.shard(buffer.rows, rank).range(),
             false => 0..geometry.size(buffer.rows) as usize,
         })
     }

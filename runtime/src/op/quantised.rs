@@ -15,7 +15,7 @@ use std::ops::Range;
 /// FP8 codes, their scales, and the amax if a launch measures it: one value for launches and quantisers, by `&` as an input and by
 /// `&mut` as an output. `C` holds the codes and `S` the scales: a [`Tensor`], a [`UserBuffer`], or a slice of cudarc's.
 ///
-/// A dequantised value is code × scale. Scales lie as [`Granularity::scales`] has them. Where ranks gather 1×128, each rank's chunk
+/// A dequantised value is code × scale. Scales lie as [`Granularity::scales`] has them. Where ranks gather 1×128, each rank's shard
 /// has such scales of its own, one behind the other.
 ///
 /// ```
@@ -246,7 +246,7 @@ impl<C, S> QuantTensor<C, S> {
 
 impl<C: Handle, S: Handle> QuantTensor<C, S> {
     /// Codes and scales of some rows: another handle of the same memory. With scales of 1×128 these are the rows of a rank's
-    /// chunk ([`Op::chunk`](crate::Op::chunk)), which has fewer where a launch has; of one plane all rows. A quantiser zeroes
+    /// shard ([`Op::shard`](crate::Op::shard)), which has fewer where a launch has; of one plane all rows. A quantiser zeroes
     /// what its lines have behind those rows. With 128×128 the rows begin at a multiple of 128.
     ///
     /// ```
@@ -258,7 +258,7 @@ impl<C: Handle, S: Handle> QuantTensor<C, S> {
     /// let op = op.first_options().up_to(64, 64, 256).build()?;
     /// # rank.reserve(2 << 20)?;
     /// let x = QuantTensor::allocate::<e4m3>(rank, "x", &op.needs("x")?)?; // in the heap, where peers address it
-    /// let mine = x.rows(op.chunk("x", rank.rank(), 64)?)?; // a quantiser fills it
+    /// let mine = x.rows(op.shard("x", rank.rank(), 64)?)?; // a quantiser fills it
     /// assert_eq!((mine.codes().shape(), mine.scales().shape()), (&[32, 256][..], &[2, 32][..]));
     /// # rank.barrier()
     /// # })?;
@@ -414,7 +414,7 @@ fn within(rows: &Range<usize>, each: usize) -> Error {
 fn beyond(rows: &Range<usize>, line: usize) -> Error {
     Error::Usage {
         what: format!("rows {rows:?}, whose scales lie in lines of {line} rows"),
-        legal: "give all rows of a chunk (`op.chunk(…)`); a launch of fewer rows has other lines: `shaped(&op.needs_at(…)?)`".into(),
+        legal: "give all rows of a shard (`op.shard(…)`); a launch of fewer rows has other lines: `shaped(&op.needs_at(…)?)`".into(),
     }
 }
 
@@ -450,7 +450,7 @@ fn fits(
     let [lines, least] = granularity.scales(shape);
     let fits = match granularity {
         Granularity::PerTensor => held * line == 1,
-        // Each chunk's lines lie behind those of the chunk before.
+        // Each shard's lines lie behind those of the shard before.
         Granularity::Block(block) if block.is_1d() => {
             let padded = line.is_multiple_of(block.line() as usize);
             lines == 0 || held >= lines && padded && held / lines * line >= shape[0]

@@ -35,7 +35,7 @@ pub struct Choice {
 /// those
 ///
 /// 1. of the winner for a shape with the same work: the same columns and depth, and rows that fill as many tiles and
-///    pieces of every chunk;
+///    chunks of every shard;
 /// 2. otherwise of a winner nearby, if the model predicts that it is no slower than its own favourite, within the
 ///    model's error. Tiles that filled whole waves where they won may need one more wave here;
 /// 3. otherwise of the model's favourite.
@@ -184,7 +184,7 @@ fn agreed(winner: &Winner, program: &Program, base: &Variant) -> Option<Variant>
 }
 
 /// True if the kernel has the same work for that shape as when it won: the same columns and depth, and as many items of
-/// every partition in every chunk.
+/// every partition in every shard.
 fn measured_there(winner: &Winner, kernel: &Kernel, shape: &Shape) -> bool {
     let then = Shape {
         m: winner.m,
@@ -196,9 +196,9 @@ fn measured_there(winner: &Winner, kernel: &Kernel, shape: &Shape) -> bool {
         let geometry = Geometry::new(kernel, shape).ok()?;
         let partitions = (0..kernel.partitions.len()).map(|index| PartitionId(index as u16));
         let grids = partitions.flat_map(|partition| {
-            let chunks = 0..geometry.partition_chunks(partition);
+            let shards = 0..geometry.partition_shards(partition);
             let geometry = &geometry;
-            chunks.map(move |chunk| geometry.grid(partition, Some(chunk)))
+            shards.map(move |shard| geometry.grid(partition, Some(shard)))
         });
         Some(grids.collect::<Vec<_>>())
     };

@@ -143,7 +143,7 @@ fn the_refusal_of_a_gathered_tensor_says_who_knows_which_rows_a_rank_has() -> Re
             .up_to(64, 64, 64)
             .first_options()
             .build()?;
-        // As long as the launch, but chunks of 22 rows are 66 together.
+        // As long as the launch, but shards of 22 rows are 66 together.
         let x = rank.allocate::<bf16>("x", [64, 64])?;
         let (w, mut y) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
         let launch = op.on(rank).tensor("x", &x).tensor("w", &w);
@@ -151,14 +151,14 @@ fn the_refusal_of_a_gathered_tensor_says_who_knows_which_rows_a_rank_has() -> Re
         if told.kind() == "usage" {
             let help = told.help().unwrap_or_default();
             assert!(
-                help.contains("give 66 x 64") && help.contains("`Op::chunk`"),
+                help.contains("give 66 x 64") && help.contains("`Op::shard`"),
                 "{help}"
             );
         }
-        assert_eq!(op.chunk("x", 2, 64)?, 44..64);
-        assert_eq!(op.chunk("x", 2, 64)?, rank.chunk(2, 64));
+        assert_eq!(op.shard("x", 2, 64)?, 44..64);
+        assert_eq!(op.shard("x", 2, 64)?, rank.shard(2, 64));
         assert_eq!(
-            op.chunk("x", 3, 64).expect_err("no such rank").kind(),
+            op.shard("x", 3, 64).expect_err("no such rank").kind(),
             "usage"
         );
         Ok(())

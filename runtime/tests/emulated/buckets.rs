@@ -59,8 +59,8 @@ fn a_launch_has_the_variant_of_the_first_bucket_that_holds_its_rows() -> Result<
                 let number = |row: usize, column: usize| {
                     bf16::from_f32(((launch * 5 + row * 3 + column) % 251) as f32)
                 };
-                let chunk = rows.div_ceil(rank.world() as usize);
-                let value = |at: usize| match at / k / chunk == rank.rank() as usize {
+                let shard = rows.div_ceil(rank.world() as usize);
+                let value = |at: usize| match at / k / shard == rank.rank() as usize {
                     true => number(at / k, at % k),
                     false => bf16::NAN,
                 };

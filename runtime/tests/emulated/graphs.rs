@@ -64,8 +64,8 @@ impl Layer {
     /// This rank's rows of that round, and nothing elsewhere.
     fn prepare(&self, rank: &Communicator, round: usize) -> Result<(), Error> {
         let [m, side] = SIZE;
-        let chunk = m.div_ceil(rank.world() as usize);
-        let value = |at: usize| match at / side / chunk == rank.rank() as usize {
+        let shard = m.div_ceil(rank.world() as usize);
+        let value = |at: usize| match at / side / shard == rank.rank() as usize {
             true => number(round, at / side, at % side),
             false => bf16::NAN,
         };
@@ -263,9 +263,9 @@ fn work_in_a_ranks_own_order_is_recorded_and_replayed() -> Result<(), Error> {
         })?;
         assert_eq!(graph.len(), 1);
         assert!(layer.y.read()?.iter().all(|y| y.is_nan()), "nothing ran");
-        let chunk = rank.chunk(rank.rank(), m);
+        let shard = rank.shard(rank.rank(), m);
         for round in 0..3 {
-            let value = |at: usize| match chunk.contains(&(at / side)) {
+            let value = |at: usize| match shard.contains(&(at / side)) {
                 true => number(round, at / side, at % side),
                 false => bf16::ZERO,
             };

@@ -87,17 +87,17 @@ fn outputs_without_those_rows_are_not_left_out() -> Result<(), Error> {
 fn gather() -> Program {
     let mut s = ScheduleBuilder::new("gather");
     let x = s.gathered("x", Dtype::Bf16);
-    let pieces = s.pieces("pieces", x, 64);
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let chunks = s.chunks("chunks", x, 64);
+    let arrived = s.counters("arrived", [chunks.into()]);
     s.comm(2, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(&peer).at(c), x.at(c));
+                s.signal(arrived.on(&peer).at(c), 1);
             });
         });
         s.for_ranks("from", ranks().after_me(), |s, from| {
-            s.for_items("p", pieces.of(&from), |s, p| s.wait(arrived.at(p)));
+            s.for_items("c", chunks.of(&from), |s, c| s.wait(arrived.at(c)));
         });
     });
     s.finish()
@@ -163,9 +163,9 @@ fn a_graph_has_launches_of_no_rows() -> Result<(), Error> {
         })?;
         assert_eq!(graph.len(), 3);
         let nothing = rank.capture(|s| op.on(s).tensor("x", &x).rows(0).launch().map(drop))?;
-        let chunk = rank.rank() as usize * 32 * 64..(rank.rank() as usize + 1) * 32 * 64;
+        let shard = rank.rank() as usize * 32 * 64..(rank.rank() as usize + 1) * 32 * 64;
         for round in 0..4usize {
-            let own = |at: usize| match chunk.contains(&at) {
+            let own = |at: usize| match shard.contains(&at) {
                 true => bf16::from_f32((round + 1) as f32),
                 false => bf16::NAN,
             };
@@ -196,14 +196,14 @@ fn a_gather_of_other_rows_is_not_left_out() -> Result<(), Error> {
     let mut s = ScheduleBuilder::new("beside");
     let (x, w) = (s.local("x", Dtype::Bf16), s.gathered("w", Dtype::Bf16));
     let y = s.out("y", Dtype::Bf16);
-    let pieces = s.pieces("pieces", w, 64);
+    let chunks = s.chunks("chunks", w, 64);
     let tiles = s.tiles("tiles", y, (128, 64));
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
     s.comm(2, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(w.on(&peer).at(p), w.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(w.on(&peer).at(c), w.at(c));
+                s.signal(arrived.on(&peer).at(c), 1);
             });
         });
     });

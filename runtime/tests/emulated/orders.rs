@@ -98,7 +98,7 @@ fn a_closure_is_asked_once_for_each_step_of_each_rank() {
 fn ranks_with_other_orders_are_all_told_which() {
     thread_local! { static MINE: Cell<u32> = const { Cell::new(0) } }
     fn own(me: u32, step: u32, world: u32) -> u32 {
-        // On rank 2 it is no order that could be proved: some chunks come twice.
+        // On rank 2 it is no order that could be proved: some shards come twice.
         match MINE.get() {
             2 => me,
             _ => onward(me, step, world),
@@ -124,7 +124,7 @@ fn ranks_with_other_orders_are_all_told_which() {
         assert_eq!(kind, "mismatch", "{what}");
         let said = "in step 1 rank 0 visits rank 1 as rank 0 has it, and rank 0 as rank 2 has it";
         assert!(
-            what.contains("the order of `chunk` in moody_gather ("),
+            what.contains("the order of `shard` in moody_gather ("),
             "{what}"
         );
         assert!(

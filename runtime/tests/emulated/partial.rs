@@ -2,11 +2,11 @@
 
 use counterflow::schedules;
 use counterflow_codegen::program::Program;
-use counterflow_codegen::rule::{Fp8, Rule};
+use counterflow_codegen::rule::{Fp8, ScaleRule};
 use counterflow_runtime::{Communicator, Error, HeapUse};
 use half::bf16;
 
-/// No chunk, tile or block divides these.
+/// No shard, tile or block divides these.
 const ROWS: [usize; 3] = [389, 130, 1];
 const N: usize = 272;
 const K: usize = 64;
@@ -18,9 +18,9 @@ fn of_row(row: usize) -> f32 {
 
 fn sums(program: &Program, world: u32) -> Result<(), Error> {
     let ranks = Communicator::emulated(world)?;
-    let theirs = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
+    let theirs = ScaleRule::transformer_engine(Fp8::E4M3).powers_of_two();
     Communicator::each(&ranks, |rank| {
-        let op = rank.op(program).partial_sums(theirs);
+        let op = rank.op(program).quantised_reduction(theirs);
         let op = op.set("tiles", (128, 128)).up_to(ROWS[0], N, K);
         // What the heap has for the op is what was told, to the byte.
         rank.reserve(8 << 20)?;
@@ -45,13 +45,13 @@ fn sums(program: &Program, world: u32) -> Result<(), Error> {
             launch.tensor("y", &mut y).rows(rows).launch()?.wait()?;
             rank.barrier()?;
             let got = y.read()?;
-            let chunk = rows.div_ceil(world as usize);
+            let shard = rows.div_ceil(world as usize);
             let first = match lines < ROWS[0] {
-                true => (rank.rank() as usize * chunk).min(rows),
+                true => (rank.rank() as usize * shard).min(rows),
                 false => 0,
             };
             let held = match lines < ROWS[0] {
-                true => chunk.min(rows - first),
+                true => shard.min(rows - first),
                 false => rows,
             };
             for row in 0..held {

@@ -2,7 +2,7 @@
 
 use crate::schedules::{self, Sender};
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::rule::{Fp8, Rule};
+use counterflow_codegen::rule::{Fp8, ScaleRule};
 use counterflow_codegen::variant::Scales;
 use counterflow_runtime::op::{Granularity, Part, ScaleUse};
 use counterflow_runtime::{Communicator, Error, Op, OpBuilder, QuantTensor, Tensor};
@@ -151,7 +151,7 @@ fn scales_and_amaxes_that_are_absent_or_surplus_are_refused() -> Result<(), Erro
     assert!(help.contains("`QuantTensor::new("), "{help}");
     let narrow = product(rank, |op| op.output(Dtype::E4M3))?;
     let measured = product(rank, |op| op.output(Dtype::E4M3).amax())?;
-    let made = Rule::transformer_engine(Fp8::E4M3);
+    let made = ScaleRule::transformer_engine(Fp8::E4M3);
     let made = product(rank, |op| op.output_scales(made))?;
     let mut wrong = ones(rank, Granularity::PerTensor)?;
     let (what, help) = told(narrow.on(rank).tensor("y", &mut wrong).launch());
@@ -200,7 +200,7 @@ fn two_parts_that_do_not_belong_together_are_no_value() -> Result<(), Error> {
             &[[130, 1], [200, 1]],
             &[[1, 130], [129, 1]],
         ),
-        // Of gathered chunks, too: three lines of each. Swapped, too few, and rows that no line has.
+        // Of gathered shards, too: three lines of each. Swapped, too few, and rows that no line has.
         (
             Granularity::BLOCK_1X128,
             &[[3, 132], [6, 68], [4, 132]],
@@ -262,7 +262,7 @@ fn two_parts_that_do_not_belong_together_are_no_value() -> Result<(), Error> {
             what,
             format!("rows {rows:?}, whose scales lie in lines of {line} rows")
         );
-        assert!(help.starts_with("give all rows of a chunk"), "{help}");
+        assert!(help.starts_with("give all rows of a shard"), "{help}");
     }
     let scales = rank.zeros::<f32>([2, 4])?;
     let x = QuantTensor::new(codes, scales, Granularity::BLOCK_128X128)?;

@@ -29,18 +29,18 @@ pub fn gather_by(name: &str, sender: Sender, tile: Tune) -> Program {
     gather_in(ranks().from_me(), name, sender, tile)
 }
 
-/// The same with chunks multiplied in that order.
+/// The same with shards multiplied in that order.
 pub fn gather_in(order: Ranks, name: &str, sender: Sender, tile: Tune) -> Program {
     let mut s = ScheduleBuilder::new(name);
     let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
-    let pieces = s.pieces("pieces", x, 256);
+    let chunks = s.chunks("chunks", x, 256);
     let tiles = s.tiles("tiles", y, tile);
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
     let send = |s: &mut ScheduleBuilder| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(&peer).at(c), x.at(c));
+                s.signal(arrived.on(&peer).at(c), 1);
             });
         });
     };
@@ -49,8 +49,8 @@ pub fn gather_in(order: Ranks, name: &str, sender: Sender, tile: Tune) -> Progra
         Sender::CopyEngine => s.copy_engine(send),
     }
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", order, |s, chunk| {
-            s.for_items("t", tiles.of(&chunk), |s, t| {
+        s.for_ranks("shard", order, |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| {
                 s.wait(arrived.at(t.rows()));
                 let acc = s.dot(x.at(t), w.at(t));
                 s.store(y.at(t), acc);
@@ -65,17 +65,17 @@ pub fn gather_in(order: Ranks, name: &str, sender: Sender, tile: Tune) -> Progra
 pub fn gathered() -> Program {
     let mut s = ScheduleBuilder::new("gathered");
     let x = s.gathered("x", Bf16);
-    let pieces = s.pieces("pieces", x, 64);
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let chunks = s.chunks("chunks", x, 64);
+    let arrived = s.counters("arrived", [chunks.into()]);
     s.comm(4, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(&peer).at(c), x.at(c));
+                s.signal(arrived.on(&peer).at(c), 1);
             });
         });
-        s.for_ranks("chunk", ranks().after_me(), |s, chunk| {
-            s.for_items("p", pieces.of(&chunk), |s, p| s.wait(arrived.at(p)));
+        s.for_ranks("shard", ranks().after_me(), |s, shard| {
+            s.for_items("c", chunks.of(&shard), |s, c| s.wait(arrived.at(c)));
         });
     });
     s.finish()
@@ -100,7 +100,7 @@ pub fn product(tile: (u32, u32)) -> Program {
 pub fn scatter(name: &str) -> Program {
     let mut s = ScheduleBuilder::new(name);
     let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
-    let y = s.scattered("y", Bf16);
+    let y = s.reduce_scattered("y", Bf16);
     let tiles = s.tiles("tiles", y, (128, 128));
     let partial = s.symmetric("partial", Bf16, y, world());
     let landed = s.counters("landed", [world().into(), tiles.into()]);
@@ -134,14 +134,14 @@ pub fn gather_of_choices(w_first: bool) -> Program {
     let x = s.gathered("x", Bf16);
     let w = first.unwrap_or_else(|| s.local("w", Bf16));
     let y = s.out("y", Bf16);
-    let pieces = s.pieces("pieces", x, 256);
+    let chunks = s.chunks("chunks", x, 256);
     let tiles = s.tiles("tiles", y, tune([(128, 256), (128, 128), (128, 64)]));
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
     s.comm(tune([4, 8, 16]), |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(&peer).at(c), x.at(c));
+                s.signal(arrived.on(&peer).at(c), 1);
             });
         });
     });
@@ -150,8 +150,8 @@ pub fn gather_of_choices(w_first: bool) -> Program {
         ..GemmOptions::default()
     };
     s.gemm(options, |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk), |s, t| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| {
                 s.wait(arrived.at(t.rows()));
                 let acc = s.dot(x.at(t), w.at(t));
                 s.store(y.at(t), acc);

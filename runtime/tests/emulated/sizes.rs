@@ -38,12 +38,12 @@ fn operand(tensor: usize, rank: u32, tokens: usize, columns: usize) -> Vec<bf16>
 
 /// The operand whose columns the ranks divide: each rank's columns of all tokens, one after another.
 fn divided(rank: u32, world: u32, tokens: usize) -> Vec<bf16> {
-    let chunk = M / world as usize;
+    let shard = M / world as usize;
     let value = |at: usize| {
-        let (line, column) = (at / chunk, at % chunk);
+        let (line, column) = (at / shard, at % shard);
         let owner = line / tokens;
         match owner < world as usize {
-            true => number(0, rank, line % tokens, owner * chunk + column),
+            true => number(0, rank, line % tokens, owner * shard + column),
             false => f64::NAN,
         }
     };
@@ -74,14 +74,14 @@ fn one_op_has_the_gradients_of_every_number_of_tokens() -> Result<(), Error> {
         Communicator::each(&ranks, |rank| {
             rank.reserve(4 << 20)?;
             let op = wgrad(rank, &program, buckets)?;
-            let chunk = M / world as usize;
+            let shard = M / world as usize;
             let (dy, x) = (
-                rank.zeros::<bf16>([MOST * world as usize, chunk])?,
+                rank.zeros::<bf16>([MOST * world as usize, shard])?,
                 rank.zeros::<bf16>([MOST, N])?,
             );
-            let mut grad = rank.allocate::<bf16>("grad", [chunk, N])?;
+            let mut grad = rank.allocate::<bf16>("grad", [shard, N])?;
             let needs = op.needs_at("x", Sizes::default().depth(100))?;
-            assert_eq!(needs.shape, [100 * world as usize, chunk]);
+            assert_eq!(needs.shape, [100 * world as usize, shard]);
             for tokens in TOKENS {
                 dy.write(&divided(rank.rank(), world, tokens))?;
                 x.write(&operand(1, rank.rank(), tokens, N))?;
@@ -94,7 +94,7 @@ fn one_op_has_the_gradients_of_every_number_of_tokens() -> Result<(), Error> {
                     .depth(tokens)
                     .launch()?
                     .wait()?;
-                let first = chunk * rank.rank() as usize;
+                let first = shard * rank.rank() as usize;
                 for (at, value) in grad.read()?.iter().enumerate() {
                     let (row, column) = (first + at / N, at % N);
                     let wanted = gradient(world, tokens, row, column);
@@ -333,18 +333,18 @@ fn beside() -> Program {
     let mut s = ScheduleBuilder::new("beside");
     let (x, w) = (s.local("x", Dtype::Bf16), s.local("w", Dtype::Bf16));
     let (y, z) = (s.out("y", Dtype::Bf16), s.gathered("z", Dtype::Bf16));
-    let pieces = s.pieces("pieces", z, 64);
+    let chunks = s.chunks("chunks", z, 64);
     let tiles = s.tiles("tiles", y, (64, 64));
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
     s.comm(2, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(z.on(&peer).at(p), z.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(z.on(&peer).at(c), z.at(c));
+                s.signal(arrived.on(&peer).at(c), 1);
             });
         });
-        s.for_ranks("chunk", ranks().after_me(), |s, chunk| {
-            s.for_items("p", pieces.of(&chunk), |s, p| s.wait(arrived.at(p)));
+        s.for_ranks("shard", ranks().after_me(), |s, shard| {
+            s.for_items("c", chunks.of(&shard), |s, c| s.wait(arrived.at(c)));
         });
     });
     s.gemm(GemmOptions::default(), |s| {
@@ -386,7 +386,7 @@ fn one_op_moves_every_number_of_rows_beside_its_product() -> Result<(), Error> {
             assert_eq!(shape, [rows.next_multiple_of(3), columns]);
             let z = all.shaped(shape)?;
             z.fill(0xff)?;
-            let own = rank.chunk(rank.rank(), rows);
+            let own = rank.shard(rank.rank(), rows);
             let value = |at: usize| bf16::from_f64((at % 251) as f64);
             if !own.is_empty() {
                 let values = own.start * columns..own.end * columns;

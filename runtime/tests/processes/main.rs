@@ -415,7 +415,7 @@ fn processes_with_other_orders_by_closure_are_told_which() {
     {
         let said = "in step 1 rank 0 visits rank 1 as rank 0 has it, and rank 3 as rank 3 has it";
         assert!(
-            what.starts_with("mismatch: the order of `chunk` in moody_gather ("),
+            what.starts_with("mismatch: the order of `shard` in moody_gather ("),
             "{what}"
         );
         assert!(what.ends_with(said), "{what}");

@@ -67,6 +67,6 @@ fn cases_that_are_compared_bit_for_bit_have_plans() {
         assert_eq!(refused(&program, &variant, [&shapes[..]]), None);
         planned += 1;
     }
-    // Of scales of blocks: 3 kinds of 5 gathers in 4 worlds and of a plain product, and pieces.
+    // Of scales of blocks: 3 kinds of 5 gathers in 4 worlds and of a plain product, and chunks.
     assert_eq!(planned, 12 + 3 * (5 * 4 + 1) + 2 * 19);
 }

@@ -4,7 +4,7 @@ use super::{FP8, FP8_MATRIX, KINDS, Matrix, Schedule, run};
 use crate::case::{Device, Kind, variant_of};
 use crate::wide::wide;
 use counterflow::jit::Probes;
-use counterflow::rule::{Fp8, Rule};
+use counterflow::rule::{Fp8, ScaleRule};
 use counterflow::{Dtype, Program, Scales, Variant, schedules};
 
 /// Results of FP8, by a scale of each rank's own: of 16-bit operands, and of FP8 with scales.
@@ -78,13 +78,13 @@ fn emulated_ranks_make_scales() {
 const MAKERS: [Schedule; 3] = [schedules::gemm, schedules::ag_gemm, schedules::fsdp_gemm];
 
 /// Operands, their scales, and the rule of those that the tile makes.
-pub(super) type Making = (&'static [Kind], Option<Scales>, Rule);
+pub(super) type Making = (&'static [Kind], Option<Scales>, ScaleRule);
 
 fn made_scales() -> [Making; 3] {
-    let theirs = Rule::transformer_engine(Fp8::E4M3);
+    let theirs = ScaleRule::transformer_engine(Fp8::E4M3);
     [
         (&KINDS[..2], None, theirs),
-        (&FP8, Some(Scales::PerRow), Rule::deep_gemm()),
+        (&FP8, Some(Scales::PerRow), ScaleRule::deep_gemm()),
         (&FP8, Some(Scales::Blocks1d2d), theirs.powers_of_two()),
     ]
 }
@@ -112,7 +112,7 @@ mod fp8_made_scales {
 pub(super) fn of_each_world<const N: usize>(
     schedules: [Schedule; N],
     makings: [Making; 3],
-    with: fn(Variant, Rule) -> Variant,
+    with: fn(Variant, ScaleRule) -> Variant,
 ) -> impl Iterator<Item = (Probes, Program, Variant)> {
     let kinds = schedules
         .into_iter()

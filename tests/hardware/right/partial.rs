@@ -5,17 +5,17 @@ use super::{FP8, FP8_MATRIX, KINDS, Matrix, Schedule, run};
 use crate::case::{Device, Fill};
 use crate::gpus;
 use counterflow::jit::Probes;
-use counterflow::rule::{Fp8, Rule};
+use counterflow::rule::{Fp8, ScaleRule};
 use counterflow::{Program, Scales, Variant, schedules};
 
-const THEIRS: Rule = Rule::transformer_engine(Fp8::E4M3);
+const THEIRS: ScaleRule = ScaleRule::transformer_engine(Fp8::E4M3);
 const SENDERS: [Schedule; 2] = [schedules::gemm_rs, schedules::gemm_ar];
 
 pub(super) fn sendings() -> [Making; 3] {
     [
         (&KINDS[..2], None, THEIRS.powers_of_two()),
-        (&KINDS[2..], None, Rule::transformer_engine(Fp8::E5M2)),
-        (&FP8, Some(Scales::Blocks1d2d), Rule::deep_gemm()),
+        (&KINDS[2..], None, ScaleRule::transformer_engine(Fp8::E5M2)),
+        (&FP8, Some(Scales::Blocks1d2d), ScaleRule::deep_gemm()),
     ]
 }
 
@@ -100,5 +100,5 @@ fn fp8_partial_sums_have_the_bits_of_the_emulator() {
 
 /// The same for what compiles them ahead.
 pub(super) fn of_partial_sums() -> impl Iterator<Item = (Probes, Program, Variant)> {
-    of_each_world(SENDERS, sendings(), Variant::partial_sums)
+    of_each_world(SENDERS, sendings(), Variant::quantised_reduction)
 }

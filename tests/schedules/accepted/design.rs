@@ -4,23 +4,23 @@ use counterflow::prelude::*;
 /// y = all_gather(x) · wᵀ: push my rows to my peers while the tensor cores start on the rows already here.
 #[schedule]
 pub fn ag_gemm(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = tune(128, 256)); // what moves
+    let chunks = x.chunks(rows = tune(128, 256)); // what moves
     let tiles = y.tiles(tune((128, 256), (256, 128))); // what is computed
-    let arrived = counters(pieces); // one cell a piece, on every rank
+    let arrived = counters(chunks); // one cell a chunk, on every rank
 
     #[comm(ctas = tune(2, 4, 8))]
     for peer in ranks().before_me() {
         // me-1 first: my rows are the next it wants
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
-            arrived.on(peer)[p].add(1); // after the data, at system scope
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1); // after the data, at system scope
         }
     }
     #[gemm(k = 64, cluster = (2, 1))]
-    for chunk in ranks().from_me() {
+    for shard in ranks().from_me() {
         // mine, then in the order they arrive
-        for t in tiles.of(chunk).grouped() {
-            arrived[t.rows()].wait(); // the pieces this tile reads; mine count as here
+        for t in tiles.of(shard).grouped() {
+            arrived[t.rows()].wait(); // the chunks this tile reads; mine count as here
             y[t] = dot(x[t], w[t]);
         }
     }
@@ -28,7 +28,7 @@ pub fn ag_gemm(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 
 /// y = reduce_scatter(x · wᵀ): partial tiles go straight to their owner, who adds them to its own in rank order.
 #[schedule]
-pub fn gemm_rs(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+pub fn gemm_rs(x: Local<bf16>, w: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles(tune((128, 256), (256, 128)));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles); // one writer a cell

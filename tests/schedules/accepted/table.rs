@@ -4,24 +4,24 @@ use counterflow::prelude::*;
 /// A partition is a value.
 #[schedule]
 fn partitions(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let panels = x.panels(cols = tune(512, 1024));
     let tiles = y.tiles((128, 256));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     let columns = counters(panels);
     #[comm(ctas = 4)]
     for peer in ranks().after_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
         }
         for c in panels.of(me()) {
             columns.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             let mut acc = zero();
             arrived[t.rows()].wait();
             columns[t.rows()].wait();
@@ -34,21 +34,21 @@ fn partitions(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 /// Who does it.
 #[schedule]
 fn roles(x: Gathered<bf16>, z: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles((128, 256));
     #[comm(ctas = 4)]
     {
-        for p in pieces.of(me()) {
-            x.on((me() + 1) % world())[p] = x[p];
+        for c in chunks.of(me()) {
+            x.on((me() + 1) % world())[c] = x[c];
         }
     }
     #[spare_warps]
-    for p in pieces.of(me()) {
-        x.on(me() ^ 1)[p] = x[p];
+    for c in chunks.of(me()) {
+        x.on(me() ^ 1)[c] = x[c];
     }
     #[copy_engine]
-    for p in pieces.of(me()) {
-        z.on(me() ^ 1)[p] = z[p];
+    for c in chunks.of(me()) {
+        z.on(me() ^ 1)[c] = z[c];
     }
     #[gemm(k = tune(64, 128), cluster = tune((2, 1), (1, 1)), stages = 4)]
     for t in tiles {
@@ -60,47 +60,47 @@ fn hypercube(me: u32, step: u32, _world: u32) -> u32 {
     me ^ step
 }
 
-/// Order of chunks.
+/// Order of shards.
 #[schedule]
-fn chunk_orders(x: Gathered<bf16>, y: Scattered<bf16>) {
-    let pieces = x.pieces(rows = 128);
+fn shard_orders(x: Gathered<bf16>, y: ReduceScattered<bf16>) {
+    let chunks = x.chunks(rows = 128);
     let right = (me() + 1) % world();
     #[comm(ctas = 4)]
     {
         for r in ring(1) {
-            for p in pieces.of(r) {
-                x.on(right)[p] = x[p];
+            for c in chunks.of(r) {
+                x.on(right)[c] = x[c];
             }
         }
         for r in ring(-1).but_last(1) {
             let across = (r + world() / 2) % world();
             if (r != me() && me() < world() - 1) || !(r >= 2) {
-                for p in pieces.of(across) {
-                    x.on(r - 1)[p] = x[p];
+                for c in chunks.of(across) {
+                    x.on(r - 1)[c] = x[c];
                 }
             } else if me() == 0 {
-                for p in pieces.of(across) {
-                    y.on(across)[p] = x[p];
+                for c in chunks.of(across) {
+                    y.on(across)[c] = x[c];
                 }
             } else {
-                for p in pieces.of(1 + r) {
-                    y.on(r)[p] = x[p];
+                for c in chunks.of(1 + r) {
+                    y.on(r)[c] = x[c];
                 }
             }
         }
         for r in ranks().by(|me, step, world| (me + 3 * step) % world) {
-            for p in pieces.of(r) {
-                y.on(r)[p] = x[p];
+            for c in chunks.of(r) {
+                y.on(r)[c] = x[c];
             }
         }
         for r in ranks().by(hypercube) {
-            for p in pieces.of(r) {
-                y.on(r)[p] = x[p];
+            for c in chunks.of(r) {
+                y.on(r)[c] = x[c];
             }
         }
         for _ in ranks() {
-            for p in pieces.of(me()) {
-                y[p] = x[p];
+            for c in chunks.of(me()) {
+                y[c] = x[c];
             }
         }
     }
@@ -135,7 +135,7 @@ fn tile_orders(x: Local<f16>, w: Local<f16>, y: Out<f32>) {
 
 /// A hand-off.
 #[schedule]
-fn hand_offs(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
+fn hand_offs(x: Local<bf16>, w: Local<bf16>, y: AllReduced<bf16>) {
     let tiles = y.tiles((128, 256));
     let done = counters(tiles);
     let all = counters();
@@ -181,12 +181,12 @@ fn gated(x: Local<bf16>, w: Local<bf16>, v: Local<bf16>, y: Out<bf16>, z: Out<bf
 fn destinations(
     x: Local<bf16>,
     w: Local<bf16>,
-    y: Scattered<bf16>,
-    z: Reduced<bf16>,
+    y: ReduceScattered<bf16>,
+    z: AllReduced<bf16>,
     g: Accumulated<f32>,
 ) {
     let tiles = y.tiles((128, 128));
-    let own = symmetric::<bf16>(y.chunk(), slots = 2);
+    let own = symmetric::<bf16>(y.shard(), slots = 2);
     let spare = symmetric::<f32>(z.whole(), slots = 1);
     #[gemm]
     for owner in ranks().from_me() {
@@ -306,7 +306,7 @@ fn epilogues(x: Local<bf16>, w: Local<bf16>, b: Vector<f32>, z: Local<bf16>, y: 
 /// Independent work.
 #[schedule]
 fn overlap(a: Gathered<bf16>, x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = a.pieces(rows = 256);
+    let chunks = a.chunks(rows = 256);
     let tiles = y.tiles((128, 256));
     #[gemm]
     for t in tiles.grouped() {
@@ -314,8 +314,8 @@ fn overlap(a: Gathered<bf16>, x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
     }
     #[comm(ctas = 2)]
     for peer in ranks().after_me() {
-        for p in pieces.of(me()) {
-            a.on(peer)[p] = a[p];
+        for c in chunks.of(me()) {
+            a.on(peer)[c] = a[c];
         }
     }
 }
@@ -323,7 +323,7 @@ fn overlap(a: Gathered<bf16>, x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
 pub fn main() {
     partitions();
     roles();
-    chunk_orders();
+    shard_orders();
     tile_orders();
     hand_offs();
     gated();

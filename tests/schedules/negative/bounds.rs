@@ -6,21 +6,21 @@ use counterflow::prelude::*;
 /// The last rank has no next one.
 #[schedule]
 pub fn ring_no_wrap(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 3);
+    let chunks = x.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     let next = me() + 1; // EDIT, was: (me() + 1) % world()
     #[comm(ctas = 2)]
-    for chunk in ring(1).but_last(1) {
-        for p in pieces.of(chunk) {
-            arrived[p].wait();
-            x.on(next)[p] = x[p];
-            arrived.on(next)[p].add(1);
+    for shard in ring(1).but_last(1) {
+        for c in chunks.of(shard) {
+            arrived[c].wait();
+            x.on(next)[c] = x[c];
+            arrived.on(next)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ring(1) {
-        for t in tiles.of(chunk).grouped(8) {
+    for shard in ring(1) {
+        for t in tiles.of(shard).grouped(8) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -30,22 +30,22 @@ pub fn ring_no_wrap(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 /// Rank 0 would leave out one rank fewer than none.
 #[schedule]
 pub fn fewer_than_none(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 3);
+    let chunks = x.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     let next = (me() + 1) % world();
     #[comm(ctas = 2)]
-    for chunk in ring(1).but_last(me() - 1) {
+    for shard in ring(1).but_last(me() - 1) {
         // EDIT, was: but_last(1)
-        for p in pieces.of(chunk) {
-            arrived[p].wait();
-            x.on(next)[p] = x[p];
-            arrived.on(next)[p].add(1);
+        for c in chunks.of(shard) {
+            arrived[c].wait();
+            x.on(next)[c] = x[c];
+            arrived.on(next)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ring(1) {
-        for t in tiles.of(chunk).grouped(8) {
+    for shard in ring(1) {
+        for t in tiles.of(shard).grouped(8) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -55,20 +55,20 @@ pub fn fewer_than_none(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 /// Rank 0 would take steps of no item.
 #[schedule]
 pub fn step_of_nothing(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 3);
+    let chunks = x.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()).step_by(me()) {
+        for c in chunks.of(me()).step_by(me()) {
             // EDIT, was: without step_by
-            x.on(peer)[p] = x[p];
-            arrived.on(peer)[p].add(1);
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped(8) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped(8) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -78,19 +78,19 @@ pub fn step_of_nothing(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 /// A partner that an odd world does not have.
 #[schedule]
 pub fn no_partner(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 3);
+    let chunks = x.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
-            arrived.on(me() ^ 1)[p].add(1); // EDIT, was: on(peer)
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(me() ^ 1)[c].add(1); // EDIT, was: on(peer)
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped(8) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped(8) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -100,29 +100,29 @@ pub fn no_partner(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 /// An order that leaves the world.
 #[schedule]
 pub fn order_outside(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 3);
+    let chunks = x.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().by(|me, step, _world| me + step) {
+    for shard in ranks().by(|me, step, _world| me + step) {
         // EDIT, was: from_me()
-        for t in tiles.of(chunk).grouped(8) {
+        for t in tiles.of(shard).grouped(8) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
     }
 }
 
-/// A partial is stored at home, where only my own chunk has room.
+/// A partial is stored at home, where only my own shard has room.
 #[schedule]
-pub fn partial_at_home(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+pub fn partial_at_home(x: Local<bf16>, w: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles((4, 8));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);

@@ -2,7 +2,7 @@
 //! that lowering inferred.
 
 use super::{
-    accumulated, attribution, bounds, columns, contents, coverage, exchanged, gathered, planes,
+    accumulated, all_to_all, attribution, bounds, columns, contents, coverage, gathered, planes,
     progress, race, reuse, slabs, sums,
 };
 use counterflow::codegen::dtype::Dtype;
@@ -32,7 +32,7 @@ pub fn scaled(program: &Program, world: u32, scales: Scales) -> Kernel {
 
 fn lowered(program: &Program, variant: Variant) -> Kernel {
     let mut variant = variant.arch(Arch::Cpu);
-    for (name, setting) in [("tiles", (4, 8).into()), ("pieces", 3.into())] {
+    for (name, setting) in [("tiles", (4, 8).into()), ("chunks", 3.into())] {
         if program.tunables.iter().any(|tunable| tunable.name == name) {
             variant.choices.insert(name.into(), setting);
         }
@@ -94,11 +94,11 @@ fn schedules() -> Vec<Case> {
         (sums::gathers_another, Coverage, 3),
         (sums::gathers_another_by_scratch, Coverage, 3),
         (sums::gathers_into_another, Coverage, 3),
-        (exchanged::slots_turned, Coverage, 3),
-        (exchanged::one_not_sent_to, Coverage, 3),
-        (exchanged::sent_with_mine, Coverage, 3),
-        (exchanged::one_slot_for_all, Race, 3),
-        (exchanged::exchange_not_awaited, Reuse, 3),
+        (all_to_all::slots_turned, Coverage, 3),
+        (all_to_all::one_not_sent_to, Coverage, 3),
+        (all_to_all::sent_with_mine, Coverage, 3),
+        (all_to_all::one_slot_for_all, Race, 3),
+        (all_to_all::exchange_not_awaited, Reuse, 3),
         (gathered::gathered_untold, Reuse, 3),
         (gathered::gathered_told_early, Reuse, 3),
         (gathered::gathered_by_all_but_one, Coverage, 3),
@@ -203,7 +203,7 @@ fn without_ops(kernel: &mut Kernel, gone: impl Fn(&Kernel, &Op) -> bool) {
                     at,
                     var,
                     partition,
-                    chunk,
+                    shard,
                     order,
                     selection,
                     body,
@@ -211,7 +211,7 @@ fn without_ops(kernel: &mut Kernel, gone: impl Fn(&Kernel, &Op) -> bool) {
                     at,
                     var,
                     partition,
-                    chunk,
+                    shard,
                     order,
                     selection,
                     body: ops(kernel, body, gone),

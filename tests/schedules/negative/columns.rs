@@ -6,12 +6,12 @@ use counterflow::prelude::*;
 /// Nobody waits for the shards.
 #[schedule]
 pub fn shards_not_awaited(x: Local<bf16>, w: Gathered<bf16>, y: Out<bf16>) {
-    let pieces = w.pieces(rows = 3);
+    let chunks = w.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            w.on(peer)[p] = w[p];
+        for c in chunks.of(me()) {
+            w.on(peer)[c] = w[c];
         }
     }
     #[gemm]
@@ -25,13 +25,13 @@ pub fn shards_not_awaited(x: Local<bf16>, w: Gathered<bf16>, y: Out<bf16>) {
 /// Each tile waits for the same part of another shard.
 #[schedule]
 pub fn another_shard_awaited(x: Local<bf16>, w: Gathered<bf16>, y: Out<bf16>) {
-    let pieces = w.pieces(rows = 3);
+    let chunks = w.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
     let arrived = counters(world());
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            w.on(peer)[p] = w[p];
+        for c in chunks.of(me()) {
+            w.on(peer)[c] = w[c];
             arrived.on(peer)[me()].add(1);
         }
     }
@@ -47,14 +47,14 @@ pub fn another_shard_awaited(x: Local<bf16>, w: Gathered<bf16>, y: Out<bf16>) {
 /// My own columns are never multiplied.
 #[schedule]
 pub fn without_my_shard(x: Local<bf16>, w: Gathered<bf16>, y: Out<bf16>) {
-    let pieces = w.pieces(rows = 3);
+    let chunks = w.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            w.on(peer)[p] = w[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            w.on(peer)[c] = w[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
@@ -70,15 +70,15 @@ pub fn without_my_shard(x: Local<bf16>, w: Gathered<bf16>, y: Out<bf16>) {
 /// Shards are sent to one peer too few.
 #[schedule]
 pub fn a_shard_never_sent(x: Local<bf16>, w: Gathered<bf16>, y: Out<bf16>) {
-    let pieces = w.pieces(rows = 3);
+    let chunks = w.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me().but_last(1) {
         // EDIT, was: before_me()
-        for p in pieces.of(me()) {
-            w.on(peer)[p] = w[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            w.on(peer)[c] = w[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]

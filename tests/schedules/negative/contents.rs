@@ -7,7 +7,7 @@ use counterflow::prelude::*;
 #[schedule]
 pub fn gathers_two_constants_by_scratch(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16>) {
     let tiles = y.tiles((4, 8));
-    let z = symmetric::<bf16>(y.chunk(), slots = 2);
+    let z = symmetric::<bf16>(y.shard(), slots = 2);
     let ready = counters(tiles);
     let arrived = counters(tiles);
     #[gemm]
@@ -40,7 +40,7 @@ pub fn gathers_two_added_constants(
     y: Gathered<bf16>,
 ) {
     let tiles = y.tiles((4, 8));
-    let z = symmetric::<bf16>(y.chunk(), slots = 2);
+    let z = symmetric::<bf16>(y.shard(), slots = 2);
     let ready = counters(tiles);
     let arrived = counters(tiles);
     #[gemm]
@@ -73,7 +73,7 @@ pub fn gathers_products_of_two_slots(x: Local<bf16>, w: Local<bf16>, y: Gathered
     let z = symmetric::<bf16>(x, slots = 2);
     let h = symmetric::<bf16>(x, slots = 1);
     let parts = h.tiles((4, 8));
-    let blocks = h.pieces(rows = 4);
+    let blocks = h.chunks(rows = 4);
     let ready = counters(world(), blocks);
     let done = counters(world(), blocks);
     let kept = counters(parts);
@@ -154,7 +154,7 @@ pub fn gathers_two_reads(x: Local<bf16>, w: Local<bf16>, r: Local<bf16>, y: Gath
 #[schedule]
 pub fn gathers_two_slots(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16>) {
     let tiles = y.tiles((4, 8));
-    let z = symmetric::<bf16>(y.chunk(), slots = 2);
+    let z = symmetric::<bf16>(y.shard(), slots = 2);
     let ready = counters(tiles);
     let arrived = counters(tiles);
     #[gemm]

@@ -6,20 +6,20 @@ use counterflow::prelude::*;
 /// My own rows are never multiplied.
 #[schedule]
 pub fn without_mine(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 3);
+    let chunks = x.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().after_me() {
+    for shard in ranks().after_me() {
         // EDIT, was: from_me()
-        for t in tiles.of(chunk).grouped(8) {
+        for t in tiles.of(shard).grouped(8) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -57,7 +57,7 @@ pub fn written_twice(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
 
 /// The owner forgets its own product.
 #[schedule]
-pub fn without_own_product(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+pub fn without_own_product(x: Local<bf16>, w: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles((4, 8));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
@@ -76,7 +76,7 @@ pub fn without_own_product(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
 
 /// The partials are summed twice.
 #[schedule]
-pub fn summed_twice(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+pub fn summed_twice(x: Local<bf16>, w: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles((4, 8));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
@@ -96,7 +96,7 @@ pub fn summed_twice(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
 
 /// The others' terms are taken away instead of added.
 #[schedule]
-pub fn subtracted(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+pub fn subtracted(x: Local<bf16>, w: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles((4, 8));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
@@ -115,7 +115,7 @@ pub fn subtracted(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
 
 /// The activation is applied to every term instead of their sum.
 #[schedule]
-pub fn gelu_before_sum(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+pub fn gelu_before_sum(x: Local<bf16>, w: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles((4, 8));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
@@ -134,9 +134,9 @@ pub fn gelu_before_sum(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
 
 /// One rank never gets the sum.
 #[schedule]
-pub fn one_left_out(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
+pub fn one_left_out(x: Local<bf16>, w: Local<bf16>, y: AllReduced<bf16>) {
     let tiles = y.tiles((4, 8));
-    let partial = symmetric::<bf16>(y.chunk(), slots = world());
+    let partial = symmetric::<bf16>(y.shard(), slots = world());
     let landed = counters(world(), tiles);
     let done = counters(tiles);
     #[gemm]
@@ -167,21 +167,21 @@ pub fn one_left_out(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
 /// One rank's gather stays incomplete.
 #[schedule]
 pub fn bulk_one_left_out(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>, z: Gathered<bf16>) {
-    let pieces = z.pieces(rows = 3);
+    let chunks = z.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     {
         for peer in ranks().before_me().but_last(1) {
             // EDIT, was: before_me()
-            for p in pieces.of(me()) {
-                z.on(peer)[p] = z[p];
-                arrived.on(peer)[p].add(1);
+            for c in chunks.of(me()) {
+                z.on(peer)[c] = z[c];
+                arrived.on(peer)[c].add(1);
             }
         }
-        for chunk in ranks().after_me() {
-            for p in pieces.of(chunk) {
-                arrived[p].wait();
+        for shard in ranks().after_me() {
+            for c in chunks.of(shard) {
+                arrived[c].wait();
             }
         }
     }

@@ -202,7 +202,7 @@ pub fn gathered_used_unawaited(
 ) {
     let tiles = y.tiles((4, 8));
     let used = z.tiles((4, 8));
-    let blocks = y.pieces(rows = 4);
+    let blocks = y.chunks(rows = 4);
     let arrived = counters(blocks);
     #[gemm]
     for t in tiles.of(me()) {
@@ -258,24 +258,24 @@ pub fn gathered_used_by_another_wait(
 #[schedule]
 pub fn gathered_sent_unready(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16>) {
     let tiles = y.tiles((4, 8));
-    let pieces = y.pieces(rows = 8);
-    let arrived = counters(pieces);
+    let chunks = y.chunks(rows = 8);
+    let arrived = counters(chunks);
     #[gemm]
     for t in tiles.of(me()) {
         y[t] = dot(x[t], w[t]);
     }
     #[comm(ctas = 2)]
     {
-        for p in pieces.of(me()) {
-            // EDIT, was: ready[p].wait(), a counter that the product adds to
+        for c in chunks.of(me()) {
+            // EDIT, was: ready[c].wait(), a counter that the product adds to
             for peer in ranks().after_me() {
-                y.on(peer)[p] = y[p];
-                arrived.on(peer)[p].add(1);
+                y.on(peer)[c] = y[c];
+                arrived.on(peer)[c].add(1);
             }
         }
         for owner in ranks().after_me() {
-            for p in pieces.of(owner) {
-                arrived[p].wait();
+            for c in chunks.of(owner) {
+                arrived[c].wait();
             }
         }
     }
@@ -285,9 +285,9 @@ pub fn gathered_sent_unready(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16>) 
 #[schedule]
 pub fn gathered_passed_on_early(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16>) {
     let tiles = y.tiles((4, 8));
-    let pieces = y.pieces(rows = 8);
-    let ready = counters(pieces);
-    let arrived = counters(pieces);
+    let chunks = y.chunks(rows = 8);
+    let ready = counters(chunks);
+    let arrived = counters(chunks);
     let next = (me() + 1) % world();
     #[gemm]
     for t in tiles.of(me()) {
@@ -296,18 +296,18 @@ pub fn gathered_passed_on_early(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16
     }
     #[comm(ctas = 2)]
     {
-        for p in pieces.of(me()) {
-            ready[p].wait();
-            y.on(next)[p] = y[p];
-            arrived.on(next)[p].add(1);
+        for c in chunks.of(me()) {
+            ready[c].wait();
+            y.on(next)[c] = y[c];
+            arrived.on(next)[c].add(1);
         }
         for owner in ranks().before_me() {
-            for p in pieces.of(owner) {
+            for c in chunks.of(owner) {
                 if owner != next {
-                    y.on(next)[p] = y[p];
-                    arrived.on(next)[p].add(1);
+                    y.on(next)[c] = y[c];
+                    arrived.on(next)[c].add(1);
                 }
-                arrived[p].wait(); // EDIT, was: before the copy
+                arrived[c].wait(); // EDIT, was: before the copy
             }
         }
     }
@@ -387,13 +387,13 @@ pub fn gathers_a_function(
     }
 }
 
-/// The product's CTAs compute my rows, CTAs that move data send them by larger pieces. Good.
+/// The product's CTAs compute my rows, CTAs that move data send them by larger chunks. Good.
 #[schedule]
 pub fn gathers_by_comm(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16>) {
     let tiles = y.tiles((4, 8));
-    let pieces = y.pieces(rows = 8);
-    let ready = counters(pieces);
-    let arrived = counters(pieces);
+    let chunks = y.chunks(rows = 8);
+    let ready = counters(chunks);
+    let arrived = counters(chunks);
     #[gemm]
     for t in tiles.of(me()) {
         y[t] = dot(x[t], w[t]);
@@ -401,16 +401,16 @@ pub fn gathers_by_comm(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16>) {
     }
     #[comm(ctas = 2)]
     {
-        for p in pieces.of(me()) {
-            ready[p].wait();
+        for c in chunks.of(me()) {
+            ready[c].wait();
             for peer in ranks().after_me() {
-                y.on(peer)[p] = y[p];
-                arrived.on(peer)[p].add(1);
+                y.on(peer)[c] = y[c];
+                arrived.on(peer)[c].add(1);
             }
         }
         for owner in ranks().after_me() {
-            for p in pieces.of(owner) {
-                arrived[p].wait();
+            for c in chunks.of(owner) {
+                arrived[c].wait();
             }
         }
     }
@@ -420,9 +420,9 @@ pub fn gathers_by_comm(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16>) {
 #[schedule]
 pub fn gathers_around_a_ring(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16>) {
     let tiles = y.tiles((4, 8));
-    let pieces = y.pieces(rows = 8);
-    let ready = counters(pieces);
-    let arrived = counters(pieces);
+    let chunks = y.chunks(rows = 8);
+    let ready = counters(chunks);
+    let arrived = counters(chunks);
     let next = (me() + 1) % world();
     #[gemm]
     for t in tiles.of(me()) {
@@ -431,19 +431,19 @@ pub fn gathers_around_a_ring(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16>) 
     }
     #[comm(ctas = 2)]
     {
-        for p in pieces.of(me()) {
-            ready[p].wait();
+        for c in chunks.of(me()) {
+            ready[c].wait();
             if world() > 1 {
-                y.on(next)[p] = y[p];
-                arrived.on(next)[p].add(1);
+                y.on(next)[c] = y[c];
+                arrived.on(next)[c].add(1);
             }
         }
         for owner in ranks().before_me() {
-            for p in pieces.of(owner) {
-                arrived[p].wait();
+            for c in chunks.of(owner) {
+                arrived[c].wait();
                 if owner != next {
-                    y.on(next)[p] = y[p];
-                    arrived.on(next)[p].add(1);
+                    y.on(next)[c] = y[c];
+                    arrived.on(next)[c].add(1);
                 }
             }
         }

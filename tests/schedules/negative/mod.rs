@@ -4,13 +4,13 @@
 //! A trace's locations are shown as the source line they point at, so that a snapshot holds no line number.
 
 mod accumulated;
+mod all_to_all;
 mod attribution;
 mod bounds;
 mod cases;
 mod columns;
 mod contents;
 mod coverage;
-mod exchanged;
 mod gathered;
 mod planes;
 mod progress;
@@ -104,7 +104,7 @@ fn a_range_says_of_every_shape_what_is_said_of_it_alone() {
     let library = counterflow::schedules::ALL.map(|schedule| schedule());
     let cases = [
         progress::wants_two(),
-        progress::first_piece_will_do(),
+        progress::first_chunk_will_do(),
         race::no_wait(),
         race::ring_too_short(),
         coverage::without_mine(),
@@ -231,9 +231,9 @@ fn sums_that_are_close_to_bad_ones_are_accepted_and_run() {
         sums::bias_at_the_owner,
         sums::bias_before_adds,
         sums::gathers_by_scratch,
-        exchanged::sent_by_the_next,
-        exchanged::sends_a_function,
-        exchanged::sends_rows,
+        all_to_all::sent_by_the_next,
+        all_to_all::sends_a_function,
+        all_to_all::sends_rows,
         gathered::gathers_a_function,
         gathered::gathers_by_comm,
         gathered::gathers_around_a_ring,

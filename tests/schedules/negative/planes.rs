@@ -6,20 +6,20 @@ use counterflow::prelude::*;
 /// Elements and their scales by copies of their own, and one counter for both.
 #[schedule]
 pub fn scales_apart(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = tune(3, 128));
+    let chunks = x.chunks(rows = tune(3, 128));
     let tiles = y.tiles(tune((4, 8), (128, 128)));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer).data()[p] = x.data()[p];
-            x.on(peer).scales()[p] = x.scales()[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer).data()[c] = x.data()[c];
+            x.on(peer).scales()[c] = x.scales()[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -29,24 +29,24 @@ pub fn scales_apart(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 /// Scales first, with a counter of their own.
 #[schedule]
 pub fn scales_with_a_counter(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = tune(3, 128));
+    let chunks = x.chunks(rows = tune(3, 128));
     let tiles = y.tiles(tune((4, 8), (128, 128)));
-    let arrived = counters(pieces);
-    let scaled = counters(pieces);
+    let arrived = counters(chunks);
+    let scaled = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer).scales()[p] = x.scales()[p];
-            scaled.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer).scales()[c] = x.scales()[c];
+            scaled.on(peer)[c].add(1);
         }
-        for p in pieces.of(me()) {
-            x.on(peer).data()[p] = x.data()[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer).data()[c] = x.data()[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             arrived[t.rows()].wait();
             scaled[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
@@ -57,19 +57,19 @@ pub fn scales_with_a_counter(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 /// Nobody sends them.
 #[schedule]
 pub fn scales_not_sent(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = tune(3, 128));
+    let chunks = x.chunks(rows = tune(3, 128));
     let tiles = y.tiles(tune((4, 8), (128, 128)));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer).data()[p] = x.data()[p];
-            arrived.on(peer)[p].add(1); // EDIT, was: behind a copy of the scales
+        for c in chunks.of(me()) {
+            x.on(peer).data()[c] = x.data()[c];
+            arrived.on(peer)[c].add(1); // EDIT, was: behind a copy of the scales
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -79,20 +79,20 @@ pub fn scales_not_sent(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 /// A peer is told when the elements are there, and the scales come after that.
 #[schedule]
 pub fn scales_behind_the_signal(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = tune(3, 128));
+    let chunks = x.chunks(rows = tune(3, 128));
     let tiles = y.tiles(tune((4, 8), (128, 128)));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer).data()[p] = x.data()[p];
-            arrived.on(peer)[p].add(1); // EDIT, was: behind the scales
-            x.on(peer).scales()[p] = x.scales()[p];
+        for c in chunks.of(me()) {
+            x.on(peer).data()[c] = x.data()[c];
+            arrived.on(peer)[c].add(1); // EDIT, was: behind the scales
+            x.on(peer).scales()[c] = x.scales()[c];
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -102,29 +102,29 @@ pub fn scales_behind_the_signal(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>)
 /// Scales have a counter of their own, for which nobody who multiplies waits.
 #[schedule]
 pub fn scales_not_awaited(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = tune(3, 128));
+    let chunks = x.chunks(rows = tune(3, 128));
     let tiles = y.tiles(tune((4, 8), (128, 128)));
-    let arrived = counters(pieces);
-    let scaled = counters(pieces);
+    let arrived = counters(chunks);
+    let scaled = counters(chunks);
     #[comm(ctas = 2)]
     {
         for peer in ranks().before_me() {
-            for p in pieces.of(me()) {
-                x.on(peer).data()[p] = x.data()[p];
-                arrived.on(peer)[p].add(1);
-                x.on(peer).scales()[p] = x.scales()[p];
-                scaled.on(peer)[p].add(1);
+            for c in chunks.of(me()) {
+                x.on(peer).data()[c] = x.data()[c];
+                arrived.on(peer)[c].add(1);
+                x.on(peer).scales()[c] = x.scales()[c];
+                scaled.on(peer)[c].add(1);
             }
         }
-        for chunk in ranks().after_me() {
-            for p in pieces.of(chunk) {
-                scaled[p].wait(); // EDIT, was: with the wait below
+        for shard in ranks().after_me() {
+            for c in chunks.of(shard) {
+                scaled[c].wait(); // EDIT, was: with the wait below
             }
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -134,25 +134,25 @@ pub fn scales_not_awaited(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 /// Each rank sends the scales of another one's rows, as it has them.
 #[schedule]
 pub fn scales_of_other_rows(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = tune(3, 128));
+    let chunks = x.chunks(rows = tune(3, 128));
     let tiles = y.tiles(tune((4, 8), (128, 128)));
-    let arrived = counters(pieces);
-    let scaled = counters(pieces);
+    let arrived = counters(chunks);
+    let scaled = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer).data()[p] = x.data()[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer).data()[c] = x.data()[c];
+            arrived.on(peer)[c].add(1);
         }
-        for p in pieces.of((me() + 1) % world()) {
-            // EDIT, was: pieces.of(me())
-            x.on(peer).scales()[p] = x.scales()[p];
-            scaled.on(peer)[p].add(1);
+        for c in chunks.of((me() + 1) % world()) {
+            // EDIT, was: chunks.of(me())
+            x.on(peer).scales()[c] = x.scales()[c];
+            scaled.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             arrived[t.rows()].wait();
             scaled[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
@@ -163,20 +163,20 @@ pub fn scales_of_other_rows(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 /// Scales come with the elements, and once more.
 #[schedule]
 pub fn scales_sent_twice(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = tune(3, 128));
+    let chunks = x.chunks(rows = tune(3, 128));
     let tiles = y.tiles(tune((4, 8), (128, 128)));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p]; // EDIT, was: x.data() on both sides
-            x.on(peer).scales()[p] = x.scales()[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c]; // EDIT, was: x.data() on both sides
+            x.on(peer).scales()[c] = x.scales()[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }

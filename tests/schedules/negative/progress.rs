@@ -3,71 +3,71 @@
 
 use counterflow::prelude::*;
 
-/// The ring is walked the wrong way: each rank first waits for the chunk that reaches it last.
+/// The ring is walked the wrong way: each rank first waits for the shard that reaches it last.
 #[schedule]
 pub fn ring_backwards(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 3);
+    let chunks = x.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     let next = (me() + 1) % world();
     #[comm(ctas = 2)]
-    for chunk in ring(-1).but_last(1) {
+    for shard in ring(-1).but_last(1) {
         // EDIT, was: ring(1)
-        for p in pieces.of(chunk) {
-            arrived[p].wait();
-            x.on(next)[p] = x[p];
-            arrived.on(next)[p].add(1);
+        for c in chunks.of(shard) {
+            arrived[c].wait();
+            x.on(next)[c] = x[c];
+            arrived.on(next)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ring(1) {
-        for t in tiles.of(chunk).grouped(8) {
+    for shard in ring(1) {
+        for t in tiles.of(shard).grouped(8) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
     }
 }
 
-/// One arrival a piece, but two are waited for.
+/// One arrival a chunk, but two are waited for.
 #[schedule]
 pub fn wants_two(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 3);
+    let chunks = x.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped(8) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped(8) {
             arrived[t.rows()].wait_at_least(2); // EDIT, was: wait()
             y[t] = dot(x[t], w[t]);
         }
     }
 }
 
-/// A chunk counts as here with its first piece: right where a chunk has one piece, and wrong beyond.
+/// A shard counts as here with its first chunk: right where a shard has one chunk, and wrong beyond.
 #[schedule]
-pub fn first_piece_will_do(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 3);
+pub fn first_chunk_will_do(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let chunks = x.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
     let arrived = counters(world());
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
             arrived.on(peer)[me()].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped(8) {
-            if chunk != me() {
-                arrived[chunk].wait_at_least(1);
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped(8) {
+            if shard != me() {
+                arrived[shard].wait_at_least(1);
             }
             y[t] = dot(x[t], w[t]);
         }
@@ -76,7 +76,7 @@ pub fn first_piece_will_do(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 
 /// Every owner first waits for partials that the others only compute after theirs.
 #[schedule]
-pub fn mine_first(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+pub fn mine_first(x: Local<bf16>, w: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles((4, 8));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
@@ -95,9 +95,9 @@ pub fn mine_first(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
 
 /// Every rank waits for the others' sums before it makes its own.
 #[schedule]
-pub fn done_before_sum(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
+pub fn done_before_sum(x: Local<bf16>, w: Local<bf16>, y: AllReduced<bf16>) {
     let tiles = y.tiles((4, 8));
-    let partial = symmetric::<bf16>(y.chunk(), slots = world());
+    let partial = symmetric::<bf16>(y.shard(), slots = world());
     let landed = counters(world(), tiles);
     let done = counters(tiles);
     #[gemm]
@@ -126,7 +126,7 @@ pub fn done_before_sum(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
 
 /// Every rank waits for the owner's tile before it has stored the tiles it owns itself.
 #[schedule]
-pub fn adds_before_own(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+pub fn adds_before_own(x: Local<bf16>, w: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles((4, 8));
     let begun = counters(tiles);
     let landed = counters(world(), tiles);

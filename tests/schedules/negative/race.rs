@@ -3,23 +3,23 @@
 
 use counterflow::prelude::*;
 
-/// Tiles do not wait for the pieces they read.
+/// Tiles do not wait for the chunks they read.
 #[schedule]
 pub fn no_wait(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 3);
+    let chunks = x.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped(8) {
-            if chunk == me() {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped(8) {
+            if shard == me() {
                 // EDIT, was: always
                 arrived[t.rows()].wait();
             }
@@ -31,19 +31,19 @@ pub fn no_wait(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 /// Tiles wait, but only after they have read.
 #[schedule]
 pub fn wait_after_dot(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 3);
+    let chunks = x.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped(8) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped(8) {
             y[t] = dot(x[t], w[t]);
             arrived[t.rows()].wait(); // EDIT, was: before the dot
         }
@@ -53,19 +53,19 @@ pub fn wait_after_dot(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 /// The signal overtakes the data.
 #[schedule]
 pub fn signal_first(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 3);
+    let chunks = x.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            arrived.on(peer)[p].add(1); // EDIT, was: after the copy
-            x.on(peer)[p] = x[p];
+        for c in chunks.of(me()) {
+            arrived.on(peer)[c].add(1); // EDIT, was: after the copy
+            x.on(peer)[c] = x[c];
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped(8) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped(8) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -75,19 +75,19 @@ pub fn signal_first(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 /// The copy engine's signal overtakes its copy.
 #[schedule]
 pub fn pull_signal_first(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 3);
+    let chunks = x.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[copy_engine]
     for peer in ranks().after_me() {
-        for p in pieces.of(peer) {
-            arrived[p].add(1); // EDIT, was: after the copy
-            x[p] = x.on(peer)[p];
+        for c in chunks.of(peer) {
+            arrived[c].add(1); // EDIT, was: after the copy
+            x[c] = x.on(peer)[c];
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped(8) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped(8) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -97,70 +97,70 @@ pub fn pull_signal_first(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 /// Copies and signals stand in two loops: another CTA may run the second one.
 #[schedule]
 pub fn signals_apart(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 3);
+    let chunks = x.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
         }
-        for p in pieces.of(me()) {
+        for c in chunks.of(me()) {
             // EDIT, was: the same loop
-            arrived.on(peer)[p].add(1);
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped(8) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped(8) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
     }
 }
 
-/// A chunk is passed on before it has come.
+/// A shard is passed on before it has come.
 #[schedule]
 pub fn ring_no_wait(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 3);
+    let chunks = x.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     let next = (me() + 1) % world();
     #[comm(ctas = 2)]
-    for chunk in ring(1).but_last(1) {
-        for p in pieces.of(chunk) {
-            x.on(next)[p] = x[p]; // EDIT, was: after arrived[p].wait()
-            arrived.on(next)[p].add(1);
+    for shard in ring(1).but_last(1) {
+        for c in chunks.of(shard) {
+            x.on(next)[c] = x[c]; // EDIT, was: after arrived[c].wait()
+            arrived.on(next)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ring(1) {
-        for t in tiles.of(chunk).grouped(8) {
+    for shard in ring(1) {
+        for t in tiles.of(shard).grouped(8) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
     }
 }
 
-/// The last chunk of the ring is never passed on.
+/// The last shard of the ring is never passed on.
 #[schedule]
 pub fn ring_too_short(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 3);
+    let chunks = x.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     let next = (me() + 1) % world();
     #[comm(ctas = 2)]
-    for chunk in ring(1).but_last(2) {
+    for shard in ring(1).but_last(2) {
         // EDIT, was: but_last(1)
-        for p in pieces.of(chunk) {
-            arrived[p].wait();
-            x.on(next)[p] = x[p];
-            arrived.on(next)[p].add(1);
+        for c in chunks.of(shard) {
+            arrived[c].wait();
+            x.on(next)[c] = x[c];
+            arrived.on(next)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ring(1) {
-        for t in tiles.of(chunk).grouped(8) {
+    for shard in ring(1) {
+        for t in tiles.of(shard).grouped(8) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -169,7 +169,7 @@ pub fn ring_too_short(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 
 /// Partials are summed without waiting for them.
 #[schedule]
-pub fn sum_no_wait(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+pub fn sum_no_wait(x: Local<bf16>, w: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles((4, 8));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
@@ -190,7 +190,7 @@ pub fn sum_no_wait(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
 
 /// All ranks write their partial to one slot.
 #[schedule]
-pub fn one_slot(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+pub fn one_slot(x: Local<bf16>, w: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles((4, 8));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
@@ -209,7 +209,7 @@ pub fn one_slot(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
 
 /// The owner also sums its own slot, which nobody writes.
 #[schedule]
-pub fn sum_everyone(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+pub fn sum_everyone(x: Local<bf16>, w: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles((4, 8));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
@@ -228,7 +228,7 @@ pub fn sum_everyone(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
 
 /// Partials are added to a tile that its owner may not have stored yet.
 #[schedule]
-pub fn add_no_wait(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+pub fn add_no_wait(x: Local<bf16>, w: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles((4, 8));
     let begun = counters(tiles);
     let landed = counters(world(), tiles);
@@ -255,7 +255,7 @@ pub fn add_no_wait(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
 
 /// Partials replace what is there instead of being added.
 #[schedule]
-pub fn replaces(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+pub fn replaces(x: Local<bf16>, w: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles((4, 8));
     let begun = counters(tiles);
     let landed = counters(world(), tiles);

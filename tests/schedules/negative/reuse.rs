@@ -6,21 +6,21 @@ use counterflow::prelude::*;
 /// The launch ends before the gathered rows have come: the next one's may be mixed with them.
 #[schedule]
 pub fn bulk_no_wait(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>, z: Gathered<bf16>) {
-    let pieces = z.pieces(rows = 3);
+    let chunks = z.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     {
         for peer in ranks().before_me() {
-            for p in pieces.of(me()) {
-                z.on(peer)[p] = z[p];
-                arrived.on(peer)[p].add(1);
+            for c in chunks.of(me()) {
+                z.on(peer)[c] = z[c];
+                arrived.on(peer)[c].add(1);
             }
         }
-        for chunk in ranks().after_me().but_last(1) {
+        for shard in ranks().after_me().but_last(1) {
             // EDIT, was: after_me()
-            for p in pieces.of(chunk) {
-                arrived[p].wait();
+            for c in chunks.of(shard) {
+                arrived[c].wait();
             }
         }
     }
@@ -32,9 +32,9 @@ pub fn bulk_no_wait(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>, z: Gathered<bf
 
 /// The sum is announced before it is written.
 #[schedule]
-pub fn done_first(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
+pub fn done_first(x: Local<bf16>, w: Local<bf16>, y: AllReduced<bf16>) {
     let tiles = y.tiles((4, 8));
-    let partial = symmetric::<bf16>(y.chunk(), slots = world());
+    let partial = symmetric::<bf16>(y.shard(), slots = world());
     let landed = counters(world(), tiles);
     let done = counters(tiles);
     #[gemm]

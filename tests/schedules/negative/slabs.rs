@@ -6,7 +6,7 @@ use counterflow::prelude::*;
 #[schedule]
 pub fn one_slab_fewer(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let slabs = x.tiles((4, 8));
-    let rows = x.pieces(rows = 4);
+    let rows = x.chunks(rows = 4);
     let tiles = y.tiles((4, 8));
     let arrived = counters(rows);
     #[comm(ctas = 2)]
@@ -21,8 +21,8 @@ pub fn one_slab_fewer(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
         for t in tiles.of(me()) {
             y[t] = dot(x[t], w[t]);
         }
-        for chunk in ranks().after_me() {
-            for t in tiles.of(chunk) {
+        for shard in ranks().after_me() {
+            for t in tiles.of(shard) {
                 arrived[t.rows()].wait_at_least(1); // EDIT, was: wait()
                 y[t] = dot(x[t], w[t]);
             }
@@ -45,8 +45,8 @@ pub fn slab_left_behind(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -68,8 +68,8 @@ pub fn slab_left_behind_within(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) 
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             y[t] = dot(x[t].wait(arrived[t.rows()]), w[t]);
         }
     }
@@ -89,8 +89,8 @@ pub fn slab_announced_early(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             y[t] = dot(x[t].wait(arrived[t.rows()]), w[t]);
         }
     }
@@ -110,8 +110,8 @@ pub fn slabs_awaited_late(x: Gathered<bf16>, w: Local<bf16>, v: Local<bf16>, y: 
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             // EDIT, was: the wait in the first product
             y[t] = dot(x[t], w[t]) + dot(x[t].wait(arrived[t.rows()]), v[t]);
         }
@@ -138,8 +138,8 @@ pub fn slabs_of_another(x: Gathered<bf16>, z: Gathered<bf16>, w: Local<bf16>, y:
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             // EDIT, was: came in the second
             let first = dot(x[t].wait(arrived[t.rows()]), w[t]);
             y[t] = first + dot(z[t].wait(arrived[t.rows()]), w[t]);

@@ -6,7 +6,7 @@ use counterflow::prelude::*;
 
 /// The others' products come twice, the owner's own once.
 #[schedule]
-pub fn mine_twice(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+pub fn mine_twice(x: Local<bf16>, w: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles((4, 8));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
@@ -26,17 +26,17 @@ pub fn mine_twice(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
 
 /// A sum that travels round the ring and goes to everybody: each rank adds its product. Good.
 #[schedule]
-pub fn ring_sum(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
+pub fn ring_sum(x: Local<bf16>, w: Local<bf16>, y: AllReduced<bf16>) {
     let tiles = y.tiles((4, 8));
     let partial = symmetric::<bf16>(y.whole(), slots = 1);
     let landed = counters(tiles);
     let done = counters(tiles);
     let next = (me() + 1) % world();
     #[gemm]
-    for chunk in ranks().before_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().before_me() {
+        for t in tiles.of(shard) {
             let mine = dot(x[t], w[t]);
-            if (chunk + 1) % world() == me() {
+            if (shard + 1) % world() == me() {
                 partial.on(next)[0][t] = mine;
             } else {
                 landed[t].wait();
@@ -66,17 +66,17 @@ pub fn ring_sum(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
 
 /// On its way each rank adds its product twice.
 #[schedule]
-pub fn ring_mine_twice(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
+pub fn ring_mine_twice(x: Local<bf16>, w: Local<bf16>, y: AllReduced<bf16>) {
     let tiles = y.tiles((4, 8));
     let partial = symmetric::<bf16>(y.whole(), slots = 1);
     let landed = counters(tiles);
     let done = counters(tiles);
     let next = (me() + 1) % world();
     #[gemm]
-    for chunk in ranks().before_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().before_me() {
+        for t in tiles.of(shard) {
             let mine = dot(x[t], w[t]);
-            if (chunk + 1) % world() == me() {
+            if (shard + 1) % world() == me() {
                 partial.on(next)[0][t] = mine;
             } else {
                 landed[t].wait();
@@ -107,7 +107,7 @@ pub fn ring_mine_twice(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
 
 /// Every rank's contribution is two products. Good.
 #[schedule]
-pub fn two_products(x: Local<bf16>, w: Local<bf16>, v: Local<bf16>, y: Scattered<bf16>) {
+pub fn two_products(x: Local<bf16>, w: Local<bf16>, v: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles((4, 8));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
@@ -127,7 +127,12 @@ pub fn two_products(x: Local<bf16>, w: Local<bf16>, v: Local<bf16>, y: Scattered
 
 /// The owner leaves out one of its two.
 #[schedule]
-pub fn one_of_two_products(x: Local<bf16>, w: Local<bf16>, v: Local<bf16>, y: Scattered<bf16>) {
+pub fn one_of_two_products(
+    x: Local<bf16>,
+    w: Local<bf16>,
+    v: Local<bf16>,
+    y: ReduceScattered<bf16>,
+) {
     let tiles = y.tiles((4, 8));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
@@ -158,7 +163,7 @@ pub fn accumulated_mine_twice(dy: Local<bf16>, x: Local<bf16>, grad: Accumulated
 
 /// A sum over ranks of what they hold, without a product. Good.
 #[schedule]
-pub fn inputs_summed(x: Local<bf16>, y: Scattered<bf16>) {
+pub fn inputs_summed(x: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles((4, 8));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
@@ -177,7 +182,7 @@ pub fn inputs_summed(x: Local<bf16>, y: Scattered<bf16>) {
 
 /// The owner subtracts its own.
 #[schedule]
-pub fn input_subtracted(x: Local<bf16>, y: Scattered<bf16>) {
+pub fn input_subtracted(x: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles((4, 8));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
@@ -198,7 +203,7 @@ pub fn input_subtracted(x: Local<bf16>, y: Scattered<bf16>) {
 
 /// Every rank adds the bias to its part of the sum.
 #[schedule]
-pub fn bias_in_parts(x: Local<bf16>, w: Local<bf16>, bias: Vector<bf16>, y: Scattered<bf16>) {
+pub fn bias_in_parts(x: Local<bf16>, w: Local<bf16>, bias: Vector<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles((4, 8));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
@@ -222,7 +227,7 @@ pub fn bias_at_the_owner(
     w: Local<bf16>,
     bias: Vector<bf16>,
     r: Local<bf16>,
-    y: Scattered<bf16>,
+    y: ReduceScattered<bf16>,
 ) {
     let tiles = y.tiles((4, 8));
     let partial = symmetric::<bf16>(y, slots = world());
@@ -243,9 +248,9 @@ pub fn bias_at_the_owner(
 
 /// Every rank adds its residual to its part of the sum.
 #[schedule]
-pub fn residual_in_parts(x: Local<bf16>, w: Local<bf16>, r: Local<bf16>, y: Reduced<bf16>) {
+pub fn residual_in_parts(x: Local<bf16>, w: Local<bf16>, r: Local<bf16>, y: AllReduced<bf16>) {
     let tiles = y.tiles((4, 8));
-    let partial = symmetric::<bf16>(y.chunk(), slots = world());
+    let partial = symmetric::<bf16>(y.shard(), slots = world());
     let landed = counters(world(), tiles);
     let done = counters(tiles);
     #[gemm]
@@ -275,7 +280,12 @@ pub fn residual_in_parts(x: Local<bf16>, w: Local<bf16>, r: Local<bf16>, y: Redu
 
 /// The owner stores its own tile with the bias, and the others add theirs without. Good.
 #[schedule]
-pub fn bias_before_adds(x: Local<bf16>, w: Local<bf16>, bias: Vector<bf16>, y: Scattered<bf16>) {
+pub fn bias_before_adds(
+    x: Local<bf16>,
+    w: Local<bf16>,
+    bias: Vector<bf16>,
+    y: ReduceScattered<bf16>,
+) {
     let tiles = y.tiles((4, 8));
     let begun = counters(tiles);
     let landed = counters(world(), tiles);
@@ -303,7 +313,7 @@ pub fn bias_before_adds(x: Local<bf16>, w: Local<bf16>, bias: Vector<bf16>, y: S
 
 /// What the others add has a constant in it.
 #[schedule]
-pub fn constant_in_adds(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+pub fn constant_in_adds(x: Local<bf16>, w: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles((4, 8));
     let begun = counters(tiles);
     let landed = counters(world(), tiles);
@@ -346,7 +356,7 @@ pub fn accumulated_bias(
 
 /// Every rank adds 1, as a function of what cancels out.
 #[schedule]
-pub fn exp_of_nothing(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+pub fn exp_of_nothing(x: Local<bf16>, w: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles((4, 8));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
@@ -366,7 +376,12 @@ pub fn exp_of_nothing(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
 
 /// The rank that owns the rows subtracts a residual from the complete sum. Good.
 #[schedule]
-pub fn residual_subtracted(x: Local<bf16>, w: Local<bf16>, r: Local<bf16>, y: Scattered<bf16>) {
+pub fn residual_subtracted(
+    x: Local<bf16>,
+    w: Local<bf16>,
+    r: Local<bf16>,
+    y: ReduceScattered<bf16>,
+) {
     let tiles = y.tiles((4, 8));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
@@ -403,19 +418,19 @@ pub fn accumulated_function(
 /// A peer's rows are filled with those of another tensor.
 #[schedule]
 pub fn gathers_another(x: Gathered<bf16>, w: Local<bf16>, z: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 3);
+    let chunks = x.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = z[p]; // EDIT, was: x[p]
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = z[c]; // EDIT, was: x[c]
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped(8) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped(8) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -425,21 +440,21 @@ pub fn gathers_another(x: Gathered<bf16>, w: Local<bf16>, z: Local<bf16>, y: Out
 /// Rows come by way of scratch at the owner. Good.
 #[schedule]
 pub fn gathers_by_scratch(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 3);
+    let chunks = x.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let stage = symmetric::<bf16>(x.chunk(), slots = 1);
-    let arrived = counters(pieces);
+    let stage = symmetric::<bf16>(x.shard(), slots = 1);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
-    for p in pieces.of(me()) {
-        stage[0][p] = x[p];
+    for c in chunks.of(me()) {
+        stage[0][c] = x[c];
         for peer in ranks().before_me() {
-            x.on(peer)[p] = stage[0][p];
-            arrived.on(peer)[p].add(1);
+            x.on(peer)[c] = stage[0][c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped(8) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped(8) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -449,21 +464,21 @@ pub fn gathers_by_scratch(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 /// By way of scratch come those of another tensor.
 #[schedule]
 pub fn gathers_another_by_scratch(x: Gathered<bf16>, w: Local<bf16>, z: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 3);
+    let chunks = x.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let stage = symmetric::<bf16>(x.chunk(), slots = 1);
-    let arrived = counters(pieces);
+    let stage = symmetric::<bf16>(x.shard(), slots = 1);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
-    for p in pieces.of(me()) {
-        stage[0][p] = z[p]; // EDIT, was: x[p]
+    for c in chunks.of(me()) {
+        stage[0][c] = z[c]; // EDIT, was: x[c]
         for peer in ranks().before_me() {
-            x.on(peer)[p] = stage[0][p];
-            arrived.on(peer)[p].add(1);
+            x.on(peer)[c] = stage[0][c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped(8) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped(8) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -473,20 +488,20 @@ pub fn gathers_another_by_scratch(x: Gathered<bf16>, w: Local<bf16>, z: Local<bf
 /// A gathered tensor fills another one.
 #[schedule]
 pub fn gathers_into_another(x: Gathered<bf16>, w: Local<bf16>, z: Gathered<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 3);
+    let chunks = x.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
-            z.on(peer)[p] = x[p]; // EDIT, was: z[p]
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
+            z.on(peer)[c] = x[c]; // EDIT, was: z[c]
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk).grouped(8) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard).grouped(8) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]) + dot(z[t], w[t]);
         }

@@ -15,8 +15,8 @@ pub fn panels(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -36,30 +36,30 @@ pub fn slabs(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
     }
 }
 
-/// What `slabs` and `pieces` are of, in whole rows.
+/// What `slabs` and `chunks` are of, in whole rows.
 #[schedule]
 pub fn rows(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles((128, 128));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -68,19 +68,19 @@ pub fn rows(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 
 #[schedule]
 pub fn in_a_cluster(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles((128, 128));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm(cluster = (2, 1))]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -89,19 +89,19 @@ pub fn in_a_cluster(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 
 #[schedule]
 pub fn split(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles((128, 128));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm(split = 2)]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -109,15 +109,15 @@ pub fn split(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 }
 
 #[schedule]
-pub fn some_pieces(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+pub fn some_chunks(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles((128, 128));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
@@ -125,8 +125,8 @@ pub fn some_pieces(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
         for t in tiles.of(me()) {
             y[t] = dot(x[t], w[t]);
         }
-        for chunk in ranks().after_me() {
-            for t in tiles.of(chunk) {
+        for shard in ranks().after_me() {
+            for t in tiles.of(shard) {
                 arrived[t.rows()].wait_at_least(1);
                 y[t] = dot(x[t], w[t]);
             }
@@ -146,26 +146,26 @@ pub fn by_itself(x: Gathered<bf16>, y: Out<bf16>) {
 /// Two senders signal one cell, and one of them is waited for.
 #[schedule]
 pub fn one_of_two(x: Gathered<bf16>, z: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles((128, 128));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(name = first, ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[comm(name = second, ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            z.on(peer)[p] = z[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            z.on(peer)[c] = z[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().after_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().after_me() {
+        for t in tiles.of(shard) {
             arrived[t.rows()].wait_at_least(1);
             y[t] = dot(x[t], w[t]);
         }
@@ -198,17 +198,17 @@ pub fn sum_of_a_peer(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
 
 #[schedule]
 pub fn scales_everywhere(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles((128, 128));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
-    for p in pieces.of(me()) {
-        x.everywhere()[p] = x[p];
-        arrived.everywhere()[p].add(1);
+    for c in chunks.of(me()) {
+        x.everywhere()[c] = x[c];
+        arrived.everywhere()[c].add(1);
     }
     #[gemm(k = 128)]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -222,25 +222,25 @@ pub fn signals_at_two_addresses(
     w: Local<bf16>,
     y: Out<bf16>,
 ) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles((128, 128));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     {
-        for p in pieces.of(me()) {
-            x.everywhere()[p] = x[p];
-            arrived.everywhere()[p].add(1);
+        for c in chunks.of(me()) {
+            x.everywhere()[c] = x[c];
+            arrived.everywhere()[c].add(1);
         }
         for peer in ranks().before_me() {
-            for p in pieces.of(me()) {
-                z.on(peer)[p] = z[p];
-                arrived.on(peer)[p].add(1);
+            for c in chunks.of(me()) {
+                z.on(peer)[c] = z[c];
+                arrived.on(peer)[c].add(1);
             }
         }
     }
     #[gemm(k = 64)]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]) + dot(z[t], w[t]);
         }
@@ -248,15 +248,15 @@ pub fn signals_at_two_addresses(
 }
 
 #[schedule]
-pub fn operand_in_a_slot(x: Exchanged<bf16>, w: Local<bf16>, z: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+pub fn operand_in_a_slot(x: AllToAll<bf16>, w: Local<bf16>, z: Local<bf16>, y: Out<bf16>) {
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles((128, 128));
-    let sent = counters(world(), pieces);
+    let sent = counters(world(), chunks);
     #[comm(ctas = 2)]
     for owner in ranks().from_me() {
-        for p in pieces.of(owner) {
-            x.on(owner)[me()][p] = z[p];
-            sent.on(owner)[me()][p].add(1);
+        for c in chunks.of(owner) {
+            x.on(owner)[me()][c] = z[c];
+            sent.on(owner)[me()][c].add(1);
         }
     }
     #[gemm]
@@ -270,9 +270,9 @@ pub fn operand_in_a_slot(x: Exchanged<bf16>, w: Local<bf16>, z: Local<bf16>, y: 
 pub fn operand_of_a_peer(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let tiles = y.tiles((128, 128));
     #[gemm]
-    for chunk in ranks() {
-        for t in tiles.of(chunk) {
-            y[t] = dot(x.on(chunk)[t], w[t]);
+    for shard in ranks() {
+        for t in tiles.of(shard) {
+            y[t] = dot(x.on(shard)[t], w[t]);
         }
     }
 }
@@ -310,24 +310,24 @@ pub fn waits_and_signals(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
 
 #[schedule]
 pub fn waits_behind_a_copy(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles((128, 128));
     let relay = symmetric::<bf16>(x.whole(), slots = world());
-    let there = counters(world(), pieces);
-    let arrived = counters(pieces);
+    let there = counters(world(), chunks);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            relay[peer][p] = x[p];
-            there[peer][p].add(1);
-            there[peer][p].wait();
-            x.on(peer)[p] = relay[peer][p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            relay[peer][c] = x[c];
+            there[peer][c].add(1);
+            there[peer][c].wait();
+            x.on(peer)[c] = relay[peer][c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
         }
@@ -408,15 +408,15 @@ pub fn copies_in_gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>, z: Out<bf16>
 }
 
 #[schedule]
-pub fn all_chunks(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+pub fn all_shards(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles((128, 128));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            x.on(peer)[p] = x[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
@@ -428,20 +428,20 @@ pub fn all_chunks(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 
 #[schedule]
 pub fn two_sizes_in_an_item(x: Gathered<bf16>, z: Gathered<f32>) {
-    let pieces = x.pieces(rows = 64);
-    let arrived = counters(pieces);
+    let chunks = x.chunks(rows = 64);
+    let arrived = counters(chunks);
     #[comm(ctas = 2)]
     {
         for peer in ranks().before_me() {
-            for p in pieces.of(me()) {
-                x.on(peer)[p] = x[p];
-                z.on(peer)[p] = z[p];
-                arrived.on(peer)[p].add(1);
+            for c in chunks.of(me()) {
+                x.on(peer)[c] = x[c];
+                z.on(peer)[c] = z[c];
+                arrived.on(peer)[c].add(1);
             }
         }
         for peer in ranks().after_me() {
-            for p in pieces.of(peer) {
-                arrived[p].wait();
+            for c in chunks.of(peer) {
+                arrived[c].wait();
             }
         }
     }
@@ -449,14 +449,14 @@ pub fn two_sizes_in_an_item(x: Gathered<bf16>, z: Gathered<f32>) {
 
 #[schedule]
 pub fn across_matrices(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = 128);
+    let chunks = x.chunks(rows = 128);
     let tiles = y.tiles_across((128, 128));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     #[copy_engine]
     for peer in ranks().after_me() {
-        for p in pieces.of(peer) {
-            x[p] = x.on(peer)[p];
-            arrived[p].add(1);
+        for c in chunks.of(peer) {
+            x[c] = x.on(peer)[c];
+            arrived[c].add(1);
         }
     }
     #[gemm]
@@ -467,7 +467,7 @@ pub fn across_matrices(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 }
 
 #[schedule]
-pub fn adds_of_parts(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+pub fn adds_of_parts(x: Local<bf16>, w: Local<bf16>, y: ReduceScattered<bf16>) {
     let tiles = y.tiles_across((128, 128));
     let begun = counters(world(), tiles);
     let landed = counters(world(), tiles);
@@ -506,8 +506,8 @@ pub fn parts_of_steps(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             y[t] = dot(x[t].wait(arrived[t.rows()]), w[t]);
         }
     }
@@ -526,8 +526,8 @@ pub fn slabs_in_ping_pong(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
         }
     }
     #[gemm(ping_pong = true)]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             y[t] = dot(x[t].wait(arrived[t.rows()]), w[t]);
         }
     }
@@ -552,8 +552,8 @@ pub fn two_widths(x: Gathered<bf16>, z: Gathered<bf16>, w: Local<bf16>, y: Out<b
         }
     }
     #[gemm]
-    for chunk in ranks().from_me() {
-        for t in tiles.of(chunk) {
+    for shard in ranks().from_me() {
+        for t in tiles.of(shard) {
             y[t] = dot(x[t].wait(arrived[t.rows()]), w[t]) + dot(z[t].wait(came[t.rows()]), w[t]);
         }
     }

@@ -20,10 +20,10 @@ fn plain() -> Variant {
 const EXHIBITS: [Exhibit; 28] = [
     (panels, plain),
     (slabs, || plain().dtype(Dtype::E4M3).scales(Scales::PerRow)),
-    (some_pieces, plain),
+    (some_chunks, plain),
     (two_sizes_in_an_item, plain),
     (rows, || plain().layout(Layout::Tn)),
-    (all_chunks, plain),
+    (all_shards, plain),
     (across_matrices, || plain().layout(Layout::Tn)),
     (adds_of_parts, plain),
     (copies_in_gemm, plain),

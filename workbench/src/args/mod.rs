@@ -13,7 +13,7 @@ use crate::suite;
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::program::{Program, Setting};
-use counterflow_codegen::rule::{Fp8, Rule};
+use counterflow_codegen::rule::{Fp8, ScaleRule};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Arch, Layout, Scales, Variant};
 use counterflow_runtime::family::{Candidate, Family};
@@ -96,7 +96,7 @@ struct Args {
     output: Option<Dtype>,
     /// Make scales of 1x128 of what such outputs get, of e4m3 or the FP8 type that --output says: te or deepgemm, with +pow2, +eps=X
     #[arg(long, value_name = "RULE", value_parser = values::rule)]
-    output_scales: Option<Rule>,
+    output_scales: Option<ScaleRule>,
     /// Let partial sums travel in FP8, e4m3 or e5m2, with scales of 1x128 that are powers of two
     #[arg(long, value_name = "TYPE", value_parser = values::fp8)]
     partial: Option<Fp8>,
@@ -278,11 +278,13 @@ pub(crate) fn parse(
     variant = args.scales.into_iter().fold(variant, Variant::scales);
     if let Some(rule) = args.output_scales {
         let to = args.output.and_then(Fp8::of).unwrap_or(rule.to);
-        variant = variant.output_scales(Rule { to, ..rule });
+        variant = variant.output_scales(ScaleRule { to, ..rule });
     }
     variant = args.output.into_iter().fold(variant, Variant::output);
-    let partial = (args.partial).map(|to| Rule::transformer_engine(to).powers_of_two());
-    variant = partial.into_iter().fold(variant, Variant::partial_sums);
+    let partial = (args.partial).map(|to| ScaleRule::transformer_engine(to).powers_of_two());
+    variant = partial
+        .into_iter()
+        .fold(variant, Variant::quantised_reduction);
     variant = variant.amax(args.amax);
     variant.promote = args.promote;
     variant.constants = args.constant.into_iter().collect();

@@ -4,7 +4,7 @@ use super::request::Numbers;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::Setting;
-use counterflow_codegen::rule::{Convention, Fp8, Rule};
+use counterflow_codegen::rule::{Convention, Fp8, ScaleRule};
 use counterflow_codegen::shape::MAX_WORLD;
 use counterflow_codegen::variant::{Arch, Layout, Scales};
 use counterflow_runtime::cuda::Gpu;
@@ -103,9 +103,9 @@ pub(super) fn fp8(text: &str) -> Result<Fp8, String> {
 }
 
 /// Of e4m3.
-pub(super) fn rule(text: &str) -> Result<Rule, String> {
+pub(super) fn rule(text: &str) -> Result<ScaleRule, String> {
     let words = Convention::ALL.map(Convention::name).join(", ");
-    Rule::parse(text, Fp8::E4M3)
+    ScaleRule::parse(text, Fp8::E4M3)
         .ok_or_else(|| format!("expected one of {words}, such as te+pow2 or te+eps=1e-6"))
 }
 

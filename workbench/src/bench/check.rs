@@ -7,7 +7,7 @@ use super::task::Task;
 use super::written::{Codes, Holds, Written};
 use crate::cuda::{Difference, Draw, Exactly, Fp8, Got, Narrowed, Numbers, Pieces, Scale, Terms};
 use counterflow_codegen::bounds::{Magnitude, of_codes};
-use counterflow_codegen::rule::Rule;
+use counterflow_codegen::rule::ScaleRule;
 use counterflow_runtime::driver::Address;
 use counterflow_runtime::gpus::{Memory, POISON};
 use counterflow_runtime::{Communicator, Error};
@@ -30,8 +30,8 @@ pub(super) struct Exact {
     size: [u32; 2],
     /// The amax of each row and 128 columns, row by row.
     amaxes: Vec<Magnitude>,
-    /// Rule by which those codes are scaled.
-    rule: Option<Rule>,
+    /// ScaleRule by which those codes are scaled.
+    rule: Option<ScaleRule>,
 }
 
 impl Exact {
@@ -84,7 +84,7 @@ impl Exact {
     }
 
     /// Finds what codes by that rule lose.
-    fn narrow(&mut self, fp8: &Fp8, rule: Rule) -> Result<(), Error> {
+    fn narrow(&mut self, fp8: &Fp8, rule: ScaleRule) -> Result<(), Error> {
         self.measure(fp8)?;
         if self.rule != Some(rule) {
             let least = held::least(&rule, &self.amaxes);
@@ -101,7 +101,7 @@ impl Exact {
         Narrowed {
             least: place(&self.least, rank).plus(4 * blocks),
             loses: of_codes(&codes.rule),
-            chunk: codes.chunk,
+            shard: codes.shard,
         }
     }
 }

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 
 /// Number of times that our sums over so many ranks are rounded to the result's type before the last time.
 pub(super) fn rounded(kernel: &Kernel, world: u32) -> u32 {
-    match (adds_to_sums(kernel), kernel.partial_sums()) {
+    match (adds_to_sums(kernel), kernel.quantised_reduction()) {
         (true, _) => world,
         (false, None) => 1,
         // Their products are rounded to codes.
@@ -191,7 +191,7 @@ impl<'a> Part<'a> {
         let (pipeline, series) = (planned.pipeline, &planned.series);
         let loaded = Loaded::load_exchange(rank, compiler, pipeline, series, planned.collective)?;
         // Nothing else in the stream is launched early: cuBLASLt's and our own kernels are ordinary launches.
-        let loaded = loaded.early_after_foreign_kernels();
+        let loaded = loaded.pdl_after_foreign_kernels();
         let mut tensors = vec![Tensors::new(); sets];
         for (set, tensors) in tensors.iter_mut().enumerate() {
             for index in 0..kernel.buffers.len() {

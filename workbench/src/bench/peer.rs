@@ -23,7 +23,7 @@ pub(super) struct Peer<'a> {
     dtype: Dtype,
     rank: u32,
     world: u32,
-    /// Elements of the result, and of a rank's chunk of it.
+    /// Elements of the result, and of a rank's shard of it.
     count: [u64; 2],
     how: How,
     product: Product<'a>,
@@ -77,13 +77,13 @@ pub(super) fn parts(like: &Planned<'_>) -> Vec<(TensorId, u64)> {
     gathered.map(part).collect()
 }
 
-/// Elements of a chunk of the result's rows, and of all chunks: ranks sum chunks of one size.
+/// Elements of a shard of the result's rows, and of all shards: ranks sum shards of one size.
 pub(super) fn padded(like: &Planned<'_>) -> [u64; 2] {
     let y = &like.built.kernel.buffers[like.built.roles.y.index()];
     let geometry = &like.plan.geometry;
     let of = |rows: u32| u64::from(rows) * u64::from(geometry.size(y.columns));
-    let chunk = geometry.chunk_rows(y.rows);
-    [of(chunk), of(chunk * geometry.chunks(y.rows))]
+    let shard = geometry.shard_rows(y.rows);
+    [of(shard), of(shard * geometry.shards(y.rows))]
 }
 
 /// The name of NCCL with who multiplies, instead of that schedule.
@@ -151,14 +151,14 @@ impl<'a> Peer<'a> {
         }
         (self.multiply)(set)?;
         let set = &self.sets[set];
-        let [all, chunk] = self.count;
+        let [all, shard] = self.count;
         let (from, to) = (set.product.address(), set.y.address());
         match self.how {
             How::Gather => Ok(()),
-            How::Scatter => self.nccl.reduce_scatter(from, to, chunk, self.dtype),
+            How::Scatter => self.nccl.reduce_scatter(from, to, shard, self.dtype),
             How::Reduce => self.nccl.all_reduce(from, to, all, self.dtype),
             How::Exchange => {
-                let each = (chunk, self.world);
+                let each = (shard, self.world);
                 self.nccl.all_to_all(from, to, each, self.dtype)
             }
         }

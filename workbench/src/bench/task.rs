@@ -61,7 +61,7 @@ impl Task<'_> {
     /// True if results, or products on their way to other ranks, are FP8. They are then compared within the bounds of that.
     pub(super) fn narrows(&self) -> bool {
         let kernel = &self.ours[0].built.kernel;
-        self.result().is_fp8() || kernel.partial_sums().is_some()
+        self.result().is_fp8() || kernel.quantised_reduction().is_some()
     }
 
     /// True if results are compared with exact products.
@@ -145,7 +145,7 @@ pub(super) struct Set {
     pub y: Memory,
     /// Memory beside the result.
     pub beside: Beside<Memory>,
-    /// The product of this rank alone, padded to equal chunks.
+    /// The product of this rank alone, padded to equal shards.
     pub product: Memory,
     /// Memory beside the first product, if that is FP8.
     pub of_product: Beside<Memory>,

@@ -55,7 +55,7 @@ pub(super) fn adds(dtype: Dtype, variant: &Variant) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use counterflow_codegen::rule::{Fp8, Rule};
+    use counterflow_codegen::rule::{Fp8, ScaleRule};
 
     #[test]
     fn cublaslt_writes_fp8_where_operands_have_one_scale_each() {
@@ -74,7 +74,7 @@ mod tests {
     fn rows_of_cublaslt_say_what_they_lack() {
         use Dtype::{Bf16, E4M3};
         let plain = Variant::new(1).output(E4M3);
-        let made = Variant::new(1).output_scales(Rule::transformer_engine(Fp8::E4M3));
+        let made = Variant::new(1).output_scales(ScaleRule::transformer_engine(Fp8::E4M3));
         let amax = plain.clone().amax(true);
         for (variant, dtype, told) in [
             (&plain, E4M3, ", in e4m3"),
@@ -86,7 +86,7 @@ mod tests {
         ] {
             assert_eq!(lacks(dtype, E4M3, variant), told);
         }
-        let sums = Variant::new(2).partial_sums(Rule::transformer_engine(Fp8::E4M3));
+        let sums = Variant::new(2).quantised_reduction(ScaleRule::transformer_engine(Fp8::E4M3));
         assert_eq!(lacks(Bf16, Bf16, &sums), "");
     }
 }

@@ -291,7 +291,7 @@ mod tests {
     use crate::suite;
     use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, tune};
     use counterflow_codegen::dtype::Dtype;
-    use counterflow_codegen::rule::{Fp8, Rule};
+    use counterflow_codegen::rule::{Fp8, ScaleRule};
 
     /// Four tiles, each in groups of 8 and of 4.
     fn built() -> Vec<Built> {
@@ -318,7 +318,7 @@ mod tests {
     /// its own.
     #[test]
     fn what_options_cost_is_measured_beside_the_same_without_them() {
-        let rule = Rule::transformer_engine(Fp8::E4M3);
+        let rule = ScaleRule::transformer_engine(Fp8::E4M3);
         let fp8 = Variant::new(2).output(Dtype::E4M3);
         let library = crate::library::all();
         let program = |name: &str| {
@@ -326,7 +326,7 @@ mod tests {
             found.expect("a schedule")
         };
         let instead = "with a given scale instead of --output-scales";
-        let sums = Variant::new(2).partial_sums(rule);
+        let sums = Variant::new(2).quantised_reduction(rule);
         for (name, variant, told, has, left) in [
             (
                 "gemm",

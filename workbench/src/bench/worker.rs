@@ -218,7 +218,7 @@ impl Worker {
         Ok(sets)
     }
 
-    /// Makes an operand of a set what it is before a launch: drawn, or, of one that is gathered, this rank's chunk, and NaN where
+    /// Makes an operand of a set what it is before a launch: drawn, or, of one that is gathered, this rank's shard, and NaN where
     /// its peers' come.
     fn draw(
         &self,
@@ -234,7 +234,7 @@ impl Worker {
             true => {
                 elements.fill(POISON)?;
                 let rows = first.built.kernel.buffers[tensor.index()].rows;
-                (first.plan.geometry.chunk(rows, rank.rank()), None)
+                (first.plan.geometry.shard(rows, rank.rank()), None)
             }
             false => {
                 let (start, end) = (0, [m, n][side]);

@@ -5,7 +5,7 @@ use super::variants::Planned;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::kernel::{Kernel, OpKind, visit};
 use counterflow_codegen::program::{AtEnd, Pick, Scaling};
-use counterflow_codegen::rule::Rule;
+use counterflow_codegen::rule::ScaleRule;
 use counterflow_codegen::shape::Extent;
 use counterflow_runtime::Communicator;
 use counterflow_runtime::gpus::Memory;
@@ -28,11 +28,11 @@ pub(super) struct Written<'a> {
 /// Products as codes with scales of 1×128.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Codes {
-    pub rule: Rule,
+    pub rule: ScaleRule,
     /// Numbers in a line of the plane that the launch makes.
     pub pitch: u32,
-    /// Rows of a chunk, if the rank that has it adds its own products as they are.
-    pub chunk: Option<u32>,
+    /// Rows of a shard, if the rank that has it adds its own products as they are.
+    pub shard: Option<u32>,
 }
 
 /// Origin of a result.
@@ -53,7 +53,7 @@ impl Holds {
         match buffer.usage.at_end {
             AtEnd::Sum { .. } => Holds::Sum,
             AtEnd::Sent => Holds::Each {
-                slot: plan.geometry.chunk_rows(buffer.rows),
+                slot: plan.geometry.shard_rows(buffer.rows),
             },
             AtEnd::Nothing
             | AtEnd::Gathered
@@ -99,7 +99,7 @@ impl<'a> Written<'a> {
             memory,
             dtype: y.dtype,
             rows: plan.geometry.held(y, rank.rank()),
-            at_front: y.chunk_only(),
+            at_front: y.shard_only(),
             holds: Holds::of(planned),
             beside: beside.used(built.roles.beside),
             codes: Codes::of(planned),
@@ -118,14 +118,14 @@ impl Codes {
             return Some(Codes {
                 rule,
                 pitch: pitch as u32,
-                chunk: None,
+                shard: None,
             });
         }
         let rows = kernel.buffers[built.roles.y.index()].rows;
         Some(Codes {
-            rule: kernel.partial_sums()?,
+            rule: kernel.quantised_reduction()?,
             pitch: 0,
-            chunk: adds_others(kernel).then(|| plan.geometry.chunk_rows(rows)),
+            shard: adds_others(kernel).then(|| plan.geometry.shard_rows(rows)),
         })
     }
 }

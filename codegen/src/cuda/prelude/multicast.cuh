@@ -10,9 +10,9 @@
 struct EveryCopy {
     char* at;    // its multicast address
     u64 line;    // bytes from a row to the next
-    u64 slab;    // bytes from a chunk or slot to the next
+    u64 slab;    // bytes from a shard or slot to the next
     u32 columns;
-    u32 rows;    // of a chunk
+    u32 rows;    // of a shard
 };
 
 // An access by a multicast address and one by the rank's own address of the same memory are of two proxies. This stands
@@ -26,11 +26,11 @@ __device__ __forceinline__ void fence_alias() {
 
 // What a lane does for each 16 bytes of a box that exist: their address in the swizzled box, and in every copy.
 template <typename T, u32 rows, u32 columns, typename Each>
-__device__ __forceinline__ void each_sixteen(const EveryCopy& copies, u32 shared, u32 column, u32 row, u32 chunk,
+__device__ __forceinline__ void each_sixteen(const EveryCopy& copies, u32 shared, u32 column, u32 row, u32 shard,
         Each each) {
     constexpr u32 line = columns * sizeof(T), in_line = line / 16;
     const u32 lane = threadIdx.x % 32;
-    char* const first = copies.at + chunk * copies.slab + column * u64(sizeof(T));
+    char* const first = copies.at + shard * copies.slab + column * u64(sizeof(T));
     jitter();
     #pragma unroll 4
     for (u32 at = lane; at < rows * in_line; at += 32) {
@@ -43,8 +43,8 @@ __device__ __forceinline__ void each_sixteen(const EveryCopy& copies, u32 shared
 // A box to the same place on every rank. Bits are moved as they are, whatever the type: so also FP8. Weak, as data is:
 // a signal orders it.
 template <typename T, u32 rows, u32 columns>
-__device__ __forceinline__ void multicast_store(const EveryCopy& to, u32 shared, u32 column, u32 row, u32 chunk) {
-    each_sixteen<T, rows, columns>(to, shared, column, row, chunk, [](u32 from, char* at) {
+__device__ __forceinline__ void multicast_store(const EveryCopy& to, u32 shared, u32 column, u32 row, u32 shard) {
+    each_sixteen<T, rows, columns>(to, shared, column, row, shard, [](u32 from, char* at) {
         const uint4 v = shared_sixteen(from);
         asm volatile("multimem.st.weak.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(v.x), "r"(v.y), "r"(v.z),
                      "r"(v.w) : "memory");
@@ -68,8 +68,8 @@ __device__ __forceinline__ void multimem_add(char* at, uint4 v, float) {
 
 // The same as multicast_store, added to what is there.
 template <typename T, u32 rows, u32 columns>
-__device__ __forceinline__ void multicast_add(const EveryCopy& to, u32 shared, u32 column, u32 row, u32 chunk) {
-    each_sixteen<T, rows, columns>(to, shared, column, row, chunk, [](u32 from, char* at) {
+__device__ __forceinline__ void multicast_add(const EveryCopy& to, u32 shared, u32 column, u32 row, u32 shard) {
+    each_sixteen<T, rows, columns>(to, shared, column, row, shard, [](u32 from, char* at) {
         multimem_add(at, shared_sixteen(from), T());
     });
 }
@@ -100,9 +100,9 @@ __device__ __forceinline__ uint4 multimem_sum(const char* at, float) {
 // the warp has met. What does not exist is left as it was, and ends in rows and columns that nobody stores.
 // A sum comes back through the switch, so a lane has two under way. Four would take registers that a loader lacks.
 template <typename T, u32 rows, u32 columns>
-__device__ __forceinline__ void multicast_sum(u32 shared, const EveryCopy& from, u32 column, u32 row, u32 chunk) {
+__device__ __forceinline__ void multicast_sum(u32 shared, const EveryCopy& from, u32 column, u32 row, u32 shard) {
     constexpr u32 in_line = columns * sizeof(T) / 16, all = rows * in_line, ahead = 2;
-    const char* const first = from.at + chunk * from.slab + column * u64(sizeof(T));
+    const char* const first = from.at + shard * from.slab + column * u64(sizeof(T));
     const auto exists = [&](u32 at) {
         return at < all && row + at / in_line < from.rows && column + at % in_line * u32(16 / sizeof(T)) < from.columns;
     };

@@ -24,11 +24,11 @@ __device__ __forceinline__ uint4 shared_sixteen(u32 address) {
 // Whoever reads them by TMA has its fence behind the wait. Several at a time would take registers that the warps that
 // multiply lack: 128x256 spills.
 template <typename T, u32 rows, u32 columns>
-__device__ __forceinline__ void store_part(const EachRank& to, u32 shared, u32 column, u32 row, u32 end, u32 chunk,
+__device__ __forceinline__ void store_part(const EachRank& to, u32 shared, u32 column, u32 row, u32 end, u32 shard,
         u32 rank) {
     constexpr u32 line = columns * sizeof(T), in_line = line / 16;
     const u32 first = max(-int(row), 0), last = max(min(int(rows), int(end - row)), int(first));
-    char* const start = to.at + rank * to.stride + chunk * to.slab + column * u64(sizeof(T));
+    char* const start = to.at + rank * to.stride + shard * to.slab + column * u64(sizeof(T));
     jitter();
     #pragma unroll 1
     for (u32 at = first * in_line + threadIdx.x % 32; at < last * in_line; at += 32) {

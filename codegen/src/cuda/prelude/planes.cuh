@@ -7,7 +7,7 @@ __device__ __forceinline__ float* scales_on(const float* mine, const Cells& cell
 }
 
 // Ordinary loads and stores of one thread, before what it announces by counter_add. Whoever waits for that reads them
-// by ordinary loads too, so no proxy fence stands between. A chunk may begin at any number: 16 bytes at a time need one
+// by ordinary loads too, so no proxy fence stands between. A shard may begin at any number: 16 bytes at a time need one
 // that is a multiple of 4 on both sides. So many loads are under way together.
 __device__ __forceinline__ void scales_copy(float* to, const float* from, u32 count) {
     constexpr u32 AHEAD = 4;

@@ -49,7 +49,7 @@ struct TileScheduler {
     __device__ __forceinline__ void end_loop(u32 tiles) { first += tiles; }
 };
 
-// A tile's place in the grid of its chunk.
+// A tile's place in the grid of its shard.
 struct Tile {
     u32 row, column;
 };

@@ -12,8 +12,8 @@ pub(super) struct Layout {
     pub strides: (usize, usize),
     /// The first row it holds.
     pub first: usize,
-    /// Rows of a chunk and the distance between chunks, if rows are contiguous. Otherwise a single chunk.
-    pub chunk: (usize, usize),
+    /// Rows of a shard and the distance between shards, if rows are contiguous. Otherwise a single shard.
+    pub shard: (usize, usize),
     /// Distance of slots.
     pub slot: usize,
     pub len: usize,
@@ -30,12 +30,12 @@ impl Layout {
         let ld = ld.unwrap_or_else(|| geometry.contiguous(buffer)) as usize;
         let slots = buffer.slots(setup.world as u32) as usize;
         let rows = held.len() as usize;
-        let (strides, chunk, slot) = if buffer.mn_major {
-            let chunk = geometry.chunk_rows(buffer.rows) as usize;
+        let (strides, shard, slot) = if buffer.mn_major {
+            let shard = geometry.shard_rows(buffer.rows) as usize;
             (
                 (1, ld),
-                (chunk, columns * ld),
-                rows.div_ceil(chunk) * columns * ld,
+                (shard, columns * ld),
+                rows.div_ceil(shard) * columns * ld,
             )
         } else {
             ((ld, 1), (usize::MAX, 0), rows * ld)
@@ -43,24 +43,24 @@ impl Layout {
         Layout {
             strides,
             first: held.start as usize,
-            chunk,
+            shard,
             slot,
             len: slots * slot,
         }
     }
 
-    /// The start of a rectangle that stays within one chunk.
+    /// The start of a rectangle that stays within one shard.
     pub fn at(&self, slot: usize, row: usize, column: usize) -> usize {
         let row = row - self.first;
-        let (chunk, row) = (row / self.chunk.0, row % self.chunk.0);
-        slot * self.slot + chunk * self.chunk.1 + row * self.strides.0 + column * self.strides.1
+        let (shard, row) = (row / self.shard.0, row % self.shard.0);
+        slot * self.slot + shard * self.shard.1 + row * self.strides.0 + column * self.strides.1
     }
 
     /// Rows, divided where one matrix ends and the next begins. What is empty is in one.
     pub fn matrices(&self, rows: Extent) -> impl Iterator<Item = Extent> + use<> {
         let (first, each) = (
             self.first as u32,
-            u32::try_from(self.chunk.0).unwrap_or(u32::MAX),
+            u32::try_from(self.shard.0).unwrap_or(u32::MAX),
         );
         rows.divided(first, each)
     }

@@ -2,11 +2,11 @@
 
 use crate::dtype::Dtype;
 use crate::encoding::bounds::{Made, Magnitude, of_codes};
-use crate::encoding::rule::Rule;
+use crate::encoding::rule::ScaleRule;
 use crate::interp::known::Known;
 
 /// The rows of an item, the columns of each block multiplied by their scale, and the scales: a line for each block of columns.
-pub(super) fn scaled(rule: &Rule, known: &Known) -> (Known, Known) {
+pub(super) fn scaled(rule: &ScaleRule, known: &Known) -> (Known, Known) {
     let (rows, columns) = known.value.dim();
     let block = rule.block().columns as usize;
     let mut values = known.clone();
@@ -29,7 +29,7 @@ pub(super) fn scaled(rule: &Rule, known: &Known) -> (Known, Known) {
 }
 
 /// The rows of an item as who reads their codes and scales has them: partial sums that travel in FP8, which keep their number here.
-pub(super) fn decoded(rule: &Rule, known: &Known) -> Known {
+pub(super) fn decoded(rule: &ScaleRule, known: &Known) -> Known {
     let (block, loses) = (rule.block().columns as usize, of_codes(rule));
     let mut decoded = known.clone();
     let (rows, columns) = known.value.dim();
@@ -48,7 +48,7 @@ pub(super) fn decoded(rule: &Rule, known: &Known) -> Known {
 }
 
 /// The scale of some numbers of an item.
-fn made(rule: &Rule, known: &Known, part: impl Iterator<Item = (usize, usize)>) -> Made {
+fn made(rule: &ScaleRule, known: &Known, part: impl Iterator<Item = (usize, usize)>) -> Made {
     let numbers = part.map(|at| (known.value[at], known.off[at]));
     Made::of(rule, &Magnitude::of(numbers, rule.keeps_nan()))
 }

@@ -138,23 +138,23 @@ impl<'a, 'p> Walk<'a, 'p> {
             }
             StmtKind::ForItems { var, items, body } => {
                 let partition = items.partition;
-                let all = self.sizes.chunks_of(partition);
-                let chunks = match &items.chunk {
+                let all = self.sizes.shards_of(partition);
+                let shards = match &items.shard {
                     None => 0..all,
-                    Some(chunk) => {
-                        let chunk = self.number(chunk, all)?;
-                        chunk..chunk + 1
+                    Some(shard) => {
+                        let shard = self.number(shard, all)?;
+                        shard..shard + 1
                     }
                 };
                 let order = self.sizes.order(items.order);
-                for chunk in chunks {
-                    let (rows, columns) = self.sizes.grid(partition, chunk);
+                for shard in shards {
+                    let (rows, columns) = self.sizes.grid(partition, shard);
                     let some = (items.selection)
                         .of(rows * columns, self.rank, self.sizes.world, &self.var())
                         .map_err(|(_, why)| why.to_string())?;
                     for nth in 0..some.count {
                         let (row, column) = order.at(some.at(nth), rows, columns);
-                        let item = Item { chunk, row, column };
+                        let item = Item { shard, row, column };
                         let (rows, columns) = self.sizes.item(partition, item);
                         self.bound[var.index()] = Bound::Item {
                             partition,
@@ -405,7 +405,7 @@ impl<'a, 'p> Walk<'a, 'p> {
 
     /// The cells along one axis: a number each, or an item.
     fn along(&self, index: &CellIndex, dim: CounterDim) -> Result<Vec<Vec<u32>>, Why> {
-        let of = |item: Item| vec![item.chunk, item.row, item.column];
+        let of = |item: Item| vec![item.shard, item.row, item.column];
         Ok(match index {
             CellIndex::Rank(pick) => {
                 let below = match dim {
@@ -444,15 +444,15 @@ impl<'a, 'p> Walk<'a, 'p> {
                     Side::Columns => columns,
                 };
                 let divided = self.sizes.divides(counted, along);
-                let chunks = match self.program.partitions[partition.index()].across {
-                    true if divided => 0..self.sizes.chunks_of(counted),
-                    true | false if divided => item.chunk..item.chunk + 1,
+                let shards = match self.program.partitions[partition.index()].across {
+                    true if divided => 0..self.sizes.shards_of(counted),
+                    true | false if divided => item.shard..item.shard + 1,
                     true | false => 0..1,
                 };
-                let candidates = chunks.flat_map(|chunk| {
-                    let (down, across) = self.sizes.grid(counted, chunk);
+                let candidates = shards.flat_map(|shard| {
+                    let (down, across) = self.sizes.grid(counted, shard);
                     let all = (0..down).flat_map(move |row| (0..across).map(move |it| (row, it)));
-                    all.map(move |(row, column)| Item { chunk, row, column })
+                    all.map(move |(row, column)| Item { shard, row, column })
                 });
                 let meets = |a: &Range<u32>, b: &Range<u32>| a.start < b.end && b.start < a.end;
                 let holds = |candidate: &Item| {

@@ -35,12 +35,12 @@ pub(in crate::interp) fn bounds(
     if u32::from(span.slot) >= buffer.slots(setup.world as u32) {
         return fail((nothing, nothing));
     }
-    if geometry.chunks(buffer.rows) > 1 {
-        let shard = geometry.shard(buffer.rows, span.rows.start);
-        let chunk = geometry.chunk(buffer.rows, shard);
+    if geometry.shards(buffer.rows) > 1 {
+        let shard = geometry.shard_at(buffer.rows, span.rows.start);
+        let shard = geometry.shard(buffer.rows, shard);
         rows = Extent {
-            start: rows.start.max(chunk.start),
-            end: rows.end.min(chunk.end),
+            start: rows.start.max(shard.start),
+            end: rows.end.min(shard.end),
         };
     }
     if span.rows.is_empty()

@@ -53,7 +53,7 @@ impl Memory {
             let grid = &setup.grids[shadow.grid][index];
             let output = !buffer.usage.is_fixed();
             let geometry = &setup.plan(launch, rank).geometry;
-            let owner = |row: u32| geometry.owner(geometry.shard(buffer.rows, row)) as u16;
+            let owner = |row: u32| geometry.owner(geometry.shard_at(buffer.rows, row)) as u16;
             for (at, cell) in shadow.cells.iter().enumerate() {
                 let (line, column) = (at / shadow.columns, at % shadow.columns);
                 let (slot, row) = (line / shadow.rows, shadow.first + line % shadow.rows);

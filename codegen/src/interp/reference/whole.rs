@@ -100,7 +100,7 @@ impl<'a> Wholes<'a> {
                 .map(|owner| Part {
                     rank: owner,
                     slot: 0,
-                    rows: sizes.chunk(tensor, owner),
+                    rows: sizes.shard(tensor, owner),
                     count: Count::Sent(owner),
                 })
                 .collect(),

@@ -62,9 +62,9 @@ fn grids_of(kernel: &Kernel, plans: &[&Plan]) -> Vec<Cuts> {
         .buffers
         .iter()
         .map(|buffer| {
-            let chunks = geometry.chunks(buffer.rows);
+            let shards = geometry.shards(buffer.rows);
             let mut rows = BTreeSet::from([0, geometry.size(buffer.rows)]);
-            rows.extend((0..chunks).map(|chunk| geometry.chunk(buffer.rows, chunk).start));
+            rows.extend((0..shards).map(|shard| geometry.shard(buffer.rows, shard).start));
             (rows, BTreeSet::from([0, geometry.size(buffer.columns)]))
         })
         .collect();

@@ -1,6 +1,6 @@
 //! Reduction of a proof: the conditions under which one column of tiles stands for all.
 //!
-//! Tiles of one row mostly do the same: in a gather they wait for the same pieces, read the same rows and write
+//! Tiles of one row mostly do the same: in a gather they wait for the same chunks, read the same rows and write
 //! their own columns; in a reduce-scatter each passes its own column on. Only their number grows with N. Call a
 //! counter *columned* if its last axis is over tiles. Suppose that all tiles divide one dimension alike, and that a
 //! loop over tiles signals only columned counters, at its own tile. Then the kernel with a single column does what the
@@ -40,13 +40,13 @@ pub(crate) fn repeated(kernel: &Kernel) -> Option<(DimId, u32)> {
     let mut found = all().filter_map(|id| divided(kernel, id));
     let first = found.next()?;
     let alike = found.all(|other| other == first);
-    // Pieces that hold all of these columns would meet every tile, and so would their chunks.
+    // Chunks that hold all of these columns would meet every tile, and so would their shards.
     let whole = all().any(|id| {
         let partition = &kernel.partitions[id.index()];
         partition.rows == first.0
             || (partition.column_block.is_none() && partition.columns == first.0)
     });
-    let chunked = kernel.dims[usize::from(first.0.0)].chunked;
+    let sharded = kernel.dims[usize::from(first.0.0)].sharded;
     let counted = kernel.counters.iter().all(|counter| {
         let inner = counter.dims.len().saturating_sub(1);
         !counter.dims[..inner]
@@ -64,7 +64,7 @@ pub(crate) fn repeated(kernel: &Kernel) -> Option<(DimId, u32)> {
         tiles.blocks(&role.body);
     }
     let progress = !tiles.signals || tiles.row_major || staged(kernel);
-    (alike && !whole && !chunked && counted && tiles.sound && progress).then_some(first)
+    (alike && !whole && !sharded && counted && tiles.sound && progress).then_some(first)
 }
 
 /// True if a counter has a cell for every column.

@@ -267,12 +267,12 @@ impl<'a, 'b> Coverage<'a, 'b> {
             of.rows.start,
             of.rows.end.saturating_sub(1).max(of.rows.start),
         ];
-        let [first, last] = ends.map(|row| geometry.shard(rows, row));
-        (geometry.chunks(rows) > 1 && first == last).then(|| geometry.owner(first))
+        let [first, last] = ends.map(|row| geometry.shard_at(rows, row));
+        (geometry.shards(rows) > 1 && first == last).then(|| geometry.owner(first))
     }
 
     /// The sum that `rank` reads from a rectangle. All rows and columns that one item reads hold the same sum, since items of
-    /// a partition do the same in every chunk. If they do not, what is computed from them is part of no sum.
+    /// a partition do the same in every shard. If they do not, what is computed from them is part of no sum.
     fn read(&mut self, rank: u16, of: &Rectangle) -> SumId {
         let tensor = of.tensor;
         let usage = self.facts.kernel.buffers[tensor.index()].usage;
@@ -506,7 +506,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
         let facts = self.facts;
         let geometry = &facts.plan.geometry;
         let rows = facts.kernel.buffers[usize::from(area.buffer)].rows;
-        let shard = geometry.shard(rows, facts.rectangle(area, block).0.start);
+        let shard = geometry.shard_at(rows, facts.rectangle(area, block).0.start);
         geometry.owner(shard) as u16
     }
 
@@ -568,7 +568,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 self.name(area, block),
                 buffer.name
             ),
-            "a Gathered tensor is filled with its own rows, unchanged: `x.on(peer)[p] = x[p]`",
+            "a Gathered tensor is filled with its own rows, unchanged: `x.on(peer)[c] = x[c]`",
         ))
     }
 }

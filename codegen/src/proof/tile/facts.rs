@@ -335,9 +335,9 @@ impl<'a> Facts<'a> {
             if !cut.written {
                 continue;
             }
-            // The end state is checked chunk by chunk, and what nobody accesses must be found too.
-            for chunk in 0..geometry.chunks(buffer.rows) {
-                mark(geometry.chunk(buffer.rows, chunk), &mut cut.row_index);
+            // The end state is checked shard by shard, and what nobody accesses must be found too.
+            for shard in 0..geometry.shards(buffer.rows) {
+                mark(geometry.shard(buffer.rows, shard), &mut cut.row_index);
             }
             mark(
                 Extent {

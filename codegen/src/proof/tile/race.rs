@@ -87,7 +87,7 @@ fn too_early(
             true => {
                 "a Gathered tensor that a statement stores to is an output, which holds nothing at the start; an input is only copied"
             }
-            false => "every chunk that is read must be written on that rank in the same launch",
+            false => "every shard that is read must be written on that rank in the same launch",
         };
         return Diagnostic::new(
             Rule::Race,

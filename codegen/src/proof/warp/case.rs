@@ -1,4 +1,4 @@
-//! The small case that all warps run: a few ranks, ragged chunks, and launches of one series.
+//! The small case that all warps run: a few ranks, ragged shards, and launches of one series.
 
 mod views;
 
@@ -406,10 +406,10 @@ impl Values for Env<'_> {
         let geometry = self.case.geometry(self.plan);
         match field {
             Field::Size(dim) => geometry.size(dim),
-            Field::ChunkRows(dim) => geometry.chunk_rows(dim),
-            Field::PartialChunk(dim) => {
-                let short = |chunk: &u32| {
-                    (1..geometry.chunk_rows(dim)).contains(&geometry.chunk(dim, *chunk).len())
+            Field::ShardRows(dim) => geometry.shard_rows(dim),
+            Field::PartialShard(dim) => {
+                let short = |shard: &u32| {
+                    (1..geometry.shard_rows(dim)).contains(&geometry.shard(dim, *shard).len())
                 };
                 (0..self.case.world).find(short).unwrap_or(self.case.world)
             }
@@ -432,8 +432,8 @@ impl Values for Env<'_> {
         }
     }
 
-    fn rows_of(&self, dim: DimId, chunk: u32) -> u32 {
-        self.case.geometry(self.plan).chunk(dim, chunk).len()
+    fn rows_of(&self, dim: DimId, shard: u32) -> u32 {
+        self.case.geometry(self.plan).shard(dim, shard).len()
     }
 
     fn ordered(&self, order: OrderId, step: u32) -> u32 {

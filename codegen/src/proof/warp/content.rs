@@ -111,8 +111,8 @@ impl Simulator<'_> {
                 Some((area, block)) if block.origin.0 == next.origin.0 => {
                     let k =
                         (area.end - area.start) / (BLOCK_ROWS * self.case.pipeline.dtype().bytes());
-                    let wanted = (block.tensor, block.rank, block.chunk, block.origin.1 + k);
-                    if (next.tensor, next.rank, next.chunk, next.origin.1) != wanted
+                    let wanted = (block.tensor, block.rank, block.shard, block.origin.1 + k);
+                    if (next.tensor, next.rank, next.shard, next.origin.1) != wanted
                         || at.start != area.end
                     {
                         return Err(NoTile);
@@ -250,7 +250,7 @@ impl Simulator<'_> {
             let (Content::Box(next, _) | Content::Everywhere(next)) = content else {
                 return None;
             };
-            let same = |of: &Box4| (of.tensor, of.rank, of.chunk, of.origin.0);
+            let same = |of: &Box4| (of.tensor, of.rank, of.shard, of.origin.0);
             let follows = (at.start, next.origin.1) == (covered, column);
             if !follows || same(next) != same(&first) {
                 return None;

@@ -81,8 +81,8 @@ impl Simulator<'_> {
     pub(super) fn box_name(&self, at: &Box4) -> String {
         let name = &self.case.pipeline.kernel.buffers[at.tensor.index()].name;
         format!(
-            "rows {}..{}, columns {}..{} of {name} (chunk or slot {}) on rank {}",
-            at.rows.0, at.rows.1, at.columns.0, at.columns.1, at.chunk, at.rank
+            "rows {}..{}, columns {}..{} of {name} (shard or slot {}) on rank {}",
+            at.rows.0, at.rows.1, at.columns.0, at.columns.1, at.shard, at.rank
         )
     }
 

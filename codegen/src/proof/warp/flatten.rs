@@ -433,7 +433,7 @@ impl<'a> Flattener<'a> {
                 let line = pipeline.tile().k * pipeline.dtype().bytes();
                 // Each group reads its share of what is on the instruction's M side, and all of the other operand.
                 let tiling = pipeline.tiling_of(self.tiling);
-                let shared = usize::from(tiling.swapped());
+                let shared = usize::from(tiling.swap_ab());
                 let multiply = &tiling.multiplies()[*multiply];
                 // On the N side the instruction goes on where an operand ends, whatever lies there.
                 let mut behind = 0;

@@ -83,11 +83,11 @@ pub(super) fn steps<'a>(
 fn located(case: &Case<'_>, plan: usize, span: &Span) -> Box4 {
     let buffer = &case.pipeline.kernel.buffers[span.buffer.index()];
     let (geometry, home) = (case.geometry(plan), u32::from(span.home));
-    let slot_rows = geometry.held_chunks(buffer) * geometry.chunk_rows(buffer.rows);
+    let slot_rows = geometry.held_shards(buffer) * geometry.shard_rows(buffer.rows);
     let before = u32::from(span.slot) * slot_rows;
     let held = geometry.held(buffer, home).start;
     let [first, last] = [span.rows.start, span.rows.end].map(|row| row - held);
-    let (view, chunk) = match buffer.usage.has_slots() {
+    let (view, shard) = match buffer.usage.has_slots() {
         true => (View::SharedSlots, u32::from(span.slot)),
         false => (View::Flat, 0),
     };
@@ -95,7 +95,7 @@ fn located(case: &Case<'_>, plan: usize, span: &Span) -> Box4 {
         plan,
         tensor: span.buffer,
         rank: home,
-        chunk,
+        shard,
         rows: (first, last),
         columns: (span.columns.start, span.columns.end),
         origin: (first, span.columns.start),

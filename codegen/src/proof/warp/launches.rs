@@ -142,7 +142,7 @@ pub(super) fn legal(pipeline: &Pipeline, world: u32) -> Result<Launches, Diagnos
 
 /// The launches of so many ranks, and of so many steps instead of one more than the ring has stages. Two launches show
 /// what the first forgot; between launches of a kernel that signals there is a tiny one, which a fast rank is through with
-/// before a slow one has begun. Where loops select some of their items there is another one, whose chunks have an item less.
+/// before a slow one has begun. Where loops select some of their items there is another one, whose shards have an item less.
 pub(super) fn of_ranks(
     pipeline: &Pipeline,
     world: u32,
@@ -151,7 +151,7 @@ pub(super) fn of_ranks(
     let kernel = pipeline.kernel.in_world(world)?;
     let largest = shape(pipeline, world, steps);
     let fewer = fewer(&kernel, &largest, &chosen(pipeline, world));
-    // Where chunks are rounded up, the last ranks have no rows.
+    // Where shards are rounded up, the last ranks have no rows.
     let line = line_of_rows(&kernel);
     let tiny = Shape {
         m: (world + 1).next_multiple_of(line),
@@ -174,7 +174,7 @@ pub(super) fn of_ranks(
     })
 }
 
-/// The largest launch with an item less in each chunk, where loops select some of them. Columns whose blocks have counter
+/// The largest launch with an item less in each shard, where loops select some of them. Columns whose blocks have counter
 /// cells are as many in every launch of a series.
 fn fewer(kernel: &Kernel, largest: &Shape, chosen: &BTreeMap<DimId, Chosen>) -> Option<Shape> {
     let world = kernel.variant.world;
@@ -194,8 +194,8 @@ fn fewer(kernel: &Kernel, largest: &Shape, chosen: &BTreeMap<DimId, Chosen>) -> 
     let mut shape = largest.clone();
     for (dim, chosen) in chosen.iter().filter(|(dim, _)| !has_cells(**dim)) {
         let dim = &kernel.dims[usize::from(dim.0)];
-        let chunks = if dim.chunked { world } else { 1 };
-        let size = shape.size(dim).saturating_sub(chosen.item * chunks).max(1);
+        let shards = if dim.sharded { world } else { 1 };
+        let size = shape.size(dim).saturating_sub(chosen.item * shards).max(1);
         shape.set(dim, size);
     }
     shape.m = whole_lines(kernel, shape.m);
@@ -221,7 +221,7 @@ fn whole_lines(kernel: &Kernel, rows: u32) -> u32 {
     (rows - rows % line).max(line)
 }
 
-/// The least that chunks of a dimension must have to show which items loops select.
+/// The least that shards of a dimension must have to show which items loops select.
 #[derive(Default)]
 struct Chosen {
     /// Elements along the dimension; 0 where every loop visits all.
@@ -230,13 +230,13 @@ struct Chosen {
     item: u32,
 }
 
-/// Sizes of each dimension that chunks divide, or whose blocks are items.
+/// Sizes of each dimension that shards divide, or whose blocks are items.
 fn chosen(pipeline: &Pipeline, world: u32) -> BTreeMap<DimId, Chosen> {
     let kernel = &pipeline.kernel;
     let mut found: BTreeMap<DimId, Chosen> = BTreeMap::new();
     for role in &kernel.roles {
         selections(&role.body, &mut |partition, selection| {
-            let side = kernel.chunked_side(partition).unwrap_or(Side::Rows);
+            let side = kernel.sharded_side(partition).unwrap_or(Side::Rows);
             let partition = &kernel.partitions[partition.index()];
             let Some(item) = partition.block(side) else {
                 return;
@@ -250,7 +250,7 @@ fn chosen(pipeline: &Pipeline, world: u32) -> BTreeMap<DimId, Chosen> {
     found
 }
 
-/// Items that a chunk must have to show which of them a selection leaves: on some rank one is left and one is not, if
+/// Items that a shard must have to show which of them a selection leaves: on some rank one is left and one is not, if
 /// there are numbers for which this is so.
 fn items(selection: &Selection, world: u32) -> u32 {
     let numbers = selection.cuts().iter().filter_map(Cut::number);
@@ -374,7 +374,7 @@ fn few_along(kernel: &Kernel, columns: DimId) -> u32 {
     }
 }
 
-/// Columns of a copied piece that has two batches of boxes.
+/// Columns of a copied chunk that has two batches of boxes.
 fn two_batches(kernel: &Kernel) -> u32 {
     (BATCH + 1) * box_columns(kernel)
 }
@@ -385,8 +385,8 @@ fn box_columns(kernel: &Kernel) -> u32 {
     STAGING_COLUMNS * if bytes { 2 } else { 1 }
 }
 
-/// Chunks of rows, and by how many rows the last one is short.
-fn chunks(world: u32) -> (u32, u32) {
+/// Shards of rows, and by how many rows the last one is short.
+fn shards(world: u32) -> (u32, u32) {
     match world {
         1 => (RANKS, 2),
         2 => (2, 1),
@@ -394,18 +394,18 @@ fn chunks(world: u32) -> (u32, u32) {
     }
 }
 
-/// The largest launch of a kernel that only moves data: chunks of one and a half of its largest pieces, the last one short, in two
+/// The largest launch of a kernel that only moves data: shards of one and a half of its largest chunks, the last one short, in two
 /// batches.
-fn of_pieces(pipeline: &Pipeline, world: u32) -> Shape {
+fn of_chunks(pipeline: &Pipeline, world: u32) -> Shape {
     let kernel = &pipeline.kernel;
     let blocks = kernel.partitions.iter().filter_map(|of| of.row_block);
     let largest = blocks.max().unwrap_or(1);
     let rows = largest + largest / 2;
-    let ((chunks, short), wide) = (chunks(world), two_batches(kernel));
-    let m = rows * chunks - short;
+    let ((shards, short), wide) = (shards(world), two_batches(kernel));
+    let m = rows * shards - short;
     let further = kernel.dims.iter().filter(|dim| dim.is_further());
     further.fold(Shape::new(m, wide, wide), |shape, dim| {
-        shape.dim(&dim.name, if dim.chunked { m } else { wide })
+        shape.dim(&dim.name, if dim.sharded { m } else { wide })
     })
 }
 
@@ -414,16 +414,16 @@ pub(super) fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shap
     let kernel = &pipeline.kernel;
     let mut shape = match pipeline.cta.computes() {
         true => of_tiles(pipeline, world, steps),
-        false => of_pieces(pipeline, world),
+        false => of_chunks(pipeline, world),
     };
     shape.m = whole_lines(kernel, shape.m);
     for (dim, chosen) in chosen(pipeline, world) {
         let dim = &kernel.dims[usize::from(dim.0)];
-        let (chunks, short) = chunks(world);
-        let chunks = if dim.chunked { chunks } else { 1 };
-        // Chunks of columns are whole 16 bytes.
+        let (shards, short) = shards(world);
+        let shards = if dim.sharded { shards } else { 1 };
+        // Shards of columns are whole 16 bytes.
         let short = if dim.name == "m" { short } else { few(kernel) };
-        let size = chosen.elements * chunks - short;
+        let size = chosen.elements * shards - short;
         shape.set(dim, shape.size(dim).max(size));
     }
     let operands = kernel.buffers.iter().filter(|it| !it.usage.is_scale());
@@ -454,24 +454,24 @@ fn of_tiles(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
         ..one
     });
     let tile = tile.unwrap_or(pipeline.tile());
-    // Chunks of one and a half tiles, the last one two rows short (of two chunks, one row); columns that no tile divides;
+    // Shards of one and a half tiles, the last one two rows short (of two shards, one row); columns that no tile divides;
     // and one step more of K than the ring has stages. Along either, the last of a cluster's tiles is wholly outside, and
     // there are more of them, so that each warpgroup has several in turn; of what its CTAs load half the rows each of, the
-    // last has more than one half. A copied piece has two batches, whoever copies it.
+    // last has more than one half. A copied chunk has two batches, whoever copies it.
     let rows = tile.rows + tile.rows / 2;
     let (down, across) = pipeline.cta.cluster();
     let [x_in_halves, w_in_halves] = {
         let [x_rows, w_rows] = kernel.variant.layout.mn_major();
         [across > 1 && !x_rows, down > 1 && !w_rows].map(u32::from)
     };
-    let (chunks, short) = chunks(world);
-    let m = rows * chunks - short + tile.rows / 4 * x_in_halves;
+    let (shards, short) = shards(world);
+    let m = rows * shards - short + tile.rows / 4 * x_in_halves;
     let copied = copied_columns(kernel);
     // A row of an operand is whole 16 bytes.
     let (few, few_columns) = (16 / pipeline.dtype().bytes(), few(kernel));
-    let n = match kernel.is_chunked_along(pipeline.tiling().partition(), Side::Columns) {
-        // As the rows are, where ranks divide those; chunks of columns are whole 16 bytes.
-        true => (tile.columns + tile.columns / 2) * chunks - few_columns,
+    let n = match kernel.is_sharded_along(pipeline.tiling().partition(), Side::Columns) {
+        // As the rows are, where ranks divide those; shards of columns are whole 16 bytes.
+        true => (tile.columns + tile.columns / 2) * shards - few_columns,
         false => {
             let outside = tile.columns / 2 * w_in_halves + few_columns;
             tile.columns * pipeline.cta.multicast_group() + outside

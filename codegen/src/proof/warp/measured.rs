@@ -47,7 +47,7 @@ impl Simulator<'_> {
             plan: self.case.plan_of(who.launch),
             tensor: of,
             rank: who.rank,
-            chunk: 0,
+            shard: 0,
             rows,
             columns,
             origin: (rows.0, columns.0),

@@ -240,20 +240,20 @@ impl Simulator<'_> {
             if buffer.is_scratch() || !self.watched[map.tensor.index()] {
                 continue;
             }
-            let chunks = match map.view {
-                View::SharedChunks => self.case.world,
+            let shards = match map.view {
+                View::SharedShards => self.case.world,
                 // Nobody else can reach what is this rank's alone.
-                View::Flat | View::Chunks | View::ColumnChunks => 0,
+                View::Flat | View::Shards | View::ColumnShards => 0,
                 View::SharedSlots => buffer.slots(self.case.world),
-                View::SharedSlotChunks | View::SharedChunk | View::SharedRows => 1,
+                View::SharedSlotShards | View::SharedShard | View::SharedRows => 1,
             };
-            for chunk in 0..chunks {
-                let plane = self.case.plane(of, map.tensor, (map.view, chunk), rank);
+            for shard in 0..shards {
+                let plane = self.case.plane(of, map.tensor, (map.view, shard), rank);
                 filled.push(self.case.located(Box4 {
                     plan: of,
                     tensor: map.tensor,
                     rank,
-                    chunk,
+                    shard,
                     rows: (0, plane.rows),
                     columns: (0, plane.columns),
                     origin: (0, 0),

@@ -3,7 +3,7 @@
 //! The case has three ranks, or as many as the schedule needs to be legal and to run every statement
 //! ([`launches::launches`]). Where items branch, there are further cases: what any item of the kernel's own world does, some
 //! item of a case does ([`combinations::further`]).
-//! Its chunks, tiles and pieces are ragged, so that every kind of edge occurs. It has several launches, so that what one
+//! Its shards, tiles and chunks are ragged, so that every kind of edge occurs. It has several launches, so that what one
 //! leaves behind is seen; those
 //! of a kernel that signals differ in M, and run twice: with all ranks in step, and with a fast and a slow one. Between
 //! launches the caller fills and takes every tensor that others reach. Where warpgroups stagger the epilogues of a tile
@@ -18,7 +18,7 @@
 //! value the schedule stores, and outputs are covered; rows that a stage still holds of an earlier step, since none of
 //! their partial box exists, are in no row or column that is stored; a dependent launch awaits earlier launches ahead of every
 //! access of global memory and before it ends; counters order what other ranks, the host's copies and the callers do; no
-//! signal is held back over a wait that another rank must answer; boxes stay within their chunk, and are such that TMA takes them (`legal`); no one waits for ever.
+//! signal is held back over a wait that another rank must answer; boxes stay within their shard, and are such that TMA takes them (`legal`); no one waits for ever.
 //!
 //! Each access of memory that is handed over is held to the tile level as well, by how many conflicting accesses are
 //! before it ([`Case::before`]). The tile level gives a range per role and block: the least and the most over all accesses

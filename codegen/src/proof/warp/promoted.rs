@@ -70,7 +70,7 @@ impl Simulator<'_> {
         Ok(())
     }
 
-    /// True if a box that begins with those scales ends before the tile does, or before what exists of the tile: its chunk, or the
+    /// True if a box that begins with those scales ends before the tile does, or before what exists of the tile: its shard, or the
     /// tensor.
     fn lacks_scales(&self, from: &Box4, staged: StagedScale, (first, begin): (u32, u32)) -> bool {
         let geometry = self.case.geometry(from.plan);
@@ -81,11 +81,11 @@ impl Simulator<'_> {
             return from.columns.1 < tile.min(geometry.size(plane.columns));
         }
         let all = geometry.size(plane.rows);
-        let chunk = match geometry.chunks(plane.rows) {
+        let shard = match geometry.shards(plane.rows) {
             1 => all,
-            _ => geometry.chunk_rows(plane.rows),
+            _ => geometry.shard_rows(plane.rows),
         };
-        let end = (first / chunk.max(1) + 1) * chunk;
+        let end = (first / shard.max(1) + 1) * shard;
         first < all && from.all.1 < tile.min(end).min(all)
     }
 

@@ -392,12 +392,12 @@ pub(super) struct Box4 {
     pub plan: usize,
     pub tensor: TensorId,
     pub rank: u32,
-    pub chunk: u32,
+    pub shard: u32,
     pub rows: (u32, u32),
     pub columns: (u32, u32),
     /// First row and column before it was clipped.
     pub origin: (u32, u32),
-    /// End of a short chunk that it goes beyond.
+    /// End of a short shard that it goes beyond.
     pub spills: Option<u32>,
     /// Arrangement of the tensor's rows in the map.
     pub view: View,

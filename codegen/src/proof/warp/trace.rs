@@ -126,28 +126,28 @@ pub(super) fn twice(
             None,
             "both write some of the same elements: a box reaches beyond its item",
         )
-        .hint("a map whose rows end where the chunk ends")
+        .hint("a map whose rows end where the shard ends")
 }
 
 pub(super) fn spills(simulator: &Simulator<'_>, index: usize, at: &Box4, end: u32) -> Diagnostic {
     let side = match at.view {
-        View::ColumnChunks => "columns",
+        View::ColumnShards => "columns",
         View::Flat
-        | View::Chunks
-        | View::SharedChunks
+        | View::Shards
+        | View::SharedShards
         | View::SharedSlots
-        | View::SharedSlotChunks
-        | View::SharedChunk
+        | View::SharedSlotShards
+        | View::SharedShard
         | View::SharedRows => "rows",
     };
-    let chunk = match at.view {
+    let shard = match at.view {
         View::Flat
-        | View::Chunks
-        | View::ColumnChunks
-        | View::SharedChunks
-        | View::SharedSlotChunks
-        | View::SharedRows => at.chunk,
-        View::SharedSlots | View::SharedChunk => at.rank,
+        | View::Shards
+        | View::ColumnShards
+        | View::SharedShards
+        | View::SharedSlotShards
+        | View::SharedRows => at.shard,
+        View::SharedSlots | View::SharedShard => at.rank,
     };
     let agent = &simulator.agents[index];
     let (lacks, hint) = match agent.steps[agent.at].node.is_part() {
@@ -157,13 +157,13 @@ pub(super) fn spills(simulator: &Simulator<'_>, index: usize, at: &Box4, end: u3
         ),
         false => (
             "the map does not clip the box there",
-            "a map of its own for the partial chunk",
+            "a map of its own for the partial shard",
         ),
     };
     found(simulator, index, Rule::Bounds)
         .note(
             None,
-            format!("chunk {chunk} ends after {end} {side}, and {lacks}"),
+            format!("shard {shard} ends after {end} {side}, and {lacks}"),
         )
         .hint(hint)
 }

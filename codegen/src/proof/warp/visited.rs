@@ -11,12 +11,12 @@ use std::collections::BTreeSet;
 
 /// A case may have so many ranks, if the schedule is compiled for as many.
 pub(super) const MOST: u32 = 8;
-/// Items of a chunk at most, where loops select some of them.
+/// Items of a shard at most, where loops select some of them.
 pub(super) const MOST_CHOSEN_FROM: u32 = 24;
 
 /// The first thing that a rank of the kernel's own world may do and that no rank of the case does, if there is any: on ranks
 /// that a smaller world does not have, or in a loop that selects none of the few items there. `shape` is of the own world and
-/// has items in every chunk.
+/// has items in every shard.
 pub(super) fn left_out(
     case: &Kernel,
     plans: &[Plan],
@@ -43,7 +43,7 @@ pub(super) fn left_out(
             Some(at) if of_case.as_ref().is_none_or(comes_by) => (
                 at,
                 "this loop has no kernel: all warps are tried with few items, and it selects none of those",
-                format!("let it visit one where a chunk has {MOST_CHOSEN_FROM} items"),
+                format!("let it visit one where a shard has {MOST_CHOSEN_FROM} items"),
             ),
             _ => (
                 own.loc(first),

@@ -150,7 +150,7 @@ impl TileRequest<'_> {
             RegisterClass::Plain
         } else if self.results.sums == Sums::Apart {
             RegisterClass::Apart
-        } else if cluster != (1, 1) || (split > 1 && self.wgmma.swapped()) {
+        } else if cluster != (1, 1) || (split > 1 && self.wgmma.swap_ab()) {
             RegisterClass::Much
         } else if self.results.sums == Sums::Added {
             RegisterClass::Added
@@ -180,7 +180,7 @@ impl TileRequest<'_> {
     /// True if the same instructions compute all products: they share the operand on the M side, and those on the N side lie
     /// one behind the other without a gap.
     fn joined(&self, products: &[Product]) -> bool {
-        let (m, n) = if self.wgmma.swapped() { (1, 0) } else { (0, 1) };
+        let (m, n) = if self.wgmma.swap_ab() { (1, 0) } else { (0, 1) };
         let mut several = products.iter();
         let whole = !self.kernel.variant.layout.mn_major()[n]
             || self.wgmma.sides().1.is_multiple_of(BLOCK_ROWS);
@@ -241,7 +241,7 @@ impl TileRequest<'_> {
         let both = [self, other];
         let [one, two] = both.map(|asked| asked.wgmma);
         let mut each = both.iter();
-        let rows_on_m = each.all(|asked| !asked.products.is_empty() && !asked.wgmma.swapped());
+        let rows_on_m = each.all(|asked| !asked.products.is_empty() && !asked.wgmma.swap_ab());
         one.mode == two.mode && (one.tile == two.tile || rows_on_m)
     }
 
@@ -319,7 +319,7 @@ impl TileRequest<'_> {
             items: self.items,
             partition: self.partition,
             tile: self.wgmma.tile,
-            swapped: self.wgmma.swapped(),
+            swap_ab: self.wgmma.swap_ab(),
             element: self.dtype,
             places: self.places,
             operands: self.operands(&staged),

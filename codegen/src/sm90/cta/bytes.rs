@@ -10,12 +10,12 @@ use crate::tiling::Tiling;
 /// A row of a subtile is a line of the narrowest swizzle, at least: of FP8, it has twice as many columns.
 pub(super) fn whole_lines_of_bytes(asked: &TileRequest<'_>, tiling: &Tiling) -> Option<Diagnostic> {
     let at = asked.item.bytes?;
-    let (columns, narrowest) = match tiling.swapped() {
+    let (columns, narrowest) = match tiling.swap_ab() {
         true => (tiling.tile().columns, 128),
         false => (tiling.subtile().columns, LINE),
     };
     let message = format!("{} that are stored in FP8", asked.tiles());
-    let wanted = match tiling.swapped() {
+    let wanted = match tiling.swap_ab() {
         true => narrowest,
         false => narrowest * asked.kind.split,
     };
@@ -32,7 +32,7 @@ pub(super) fn registers_beside_codes(
     let read = asked.item.inputs.len() + asked.item.sums.len();
     let at = asked.item.bytes.filter(|_| read > 1)?;
     let fits = |wgmma: Wgmma| fits_codes(wgmma, LINE, read as u32, asked.results.measured);
-    if !tiling.swapped() && fits(asked.wgmma) {
+    if !tiling.swap_ab() && fits(asked.wgmma) {
         return None;
     }
     let message = format!("FP8 made of {read} stored tiles, in {}", asked.tiles());

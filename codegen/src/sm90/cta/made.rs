@@ -18,7 +18,7 @@ fn block(asked: &TileRequest<'_>) -> Option<ScaleBlock> {
 
 /// The lanes of a quad have a row of a block: where a tile is swapped, its columns are on the side that warps divide.
 pub(super) fn scales_of_rows(asked: &TileRequest<'_>, tiling: &Tiling) -> Option<Diagnostic> {
-    let at = asked.item.made.filter(|_| tiling.swapped())?;
+    let at = asked.item.made.filter(|_| tiling.swap_ab())?;
     let message = format!("scales that are made in {}", asked.tiles());
     let hint = NOT_SWAPPED;
     Some(refuse(at, message, hint))
@@ -28,7 +28,7 @@ pub(super) fn scales_of_rows(asked: &TileRequest<'_>, tiling: &Tiling) -> Option
 pub(super) fn partial_sums(asked: &TileRequest<'_>, tiling: &Tiling) -> Option<Diagnostic> {
     let (at, computed) = asked.item.partial?;
     let block = block(asked)?;
-    let (what, hint) = if tiling.swapped() {
+    let (what, hint) = if tiling.swap_ab() {
         ("in swapped tiles", NOT_SWAPPED)
     } else if !tiling.tile().columns.is_multiple_of(block.columns) {
         (
@@ -65,7 +65,7 @@ pub(super) fn partial_sums(asked: &TileRequest<'_>, tiling: &Tiling) -> Option<D
 
 /// A subtile is a line of the widest swizzle: whole blocks of bytes, and no whole ones of wider elements.
 pub(super) fn bytes_beside_scales(asked: &TileRequest<'_>, tiling: &Tiling) -> Option<Diagnostic> {
-    let block = asked.results.made.filter(|_| !tiling.swapped())?;
+    let block = asked.results.made.filter(|_| !tiling.swap_ab())?;
     let buffer = |tensor: TensorId| &asked.kernel.buffers[tensor.index()];
     let mut tensors = asked.item.tensors.iter();
     let (tensor, at) = tensors.find(|(tensor, _)| {

@@ -205,8 +205,8 @@ pub fn decide(kernel: &Kernel) -> Decision {
         let found = summing.iter().map(|asked| rules::of_sums(asked, &tilings));
         missing.extend(found.flatten());
         let found = beside.into_iter().flat_map(|asked| {
-            let pieces = &kernel.partitions[asked.partition.index()];
-            let alike = tilings.iter().position(|it| pieces.is_tile(it.tile()));
+            let chunks = &kernel.partitions[asked.partition.index()];
+            let alike = tilings.iter().position(|it| chunks.is_tile(it.tile()));
             let (of, tiling) =
                 alike.map_or((first, &tilings[0]), |at| (&divided[at].0, &tilings[at]));
             // The warps that multiply in that loop compute its tiles.
@@ -411,7 +411,7 @@ fn of_copies(kernel: &Kernel) -> Option<Cta> {
     })
 }
 
-/// Rows of a box of a role that moves data: those of its pieces, up to what a TMA box may have.
+/// Rows of a box of a role that moves data: those of its chunks, up to what a TMA box may have.
 pub(crate) fn staging_rows(kernel: &Kernel, role: &Loops) -> u32 {
     fn first(kernel: &Kernel, body: &[Block]) -> Option<u32> {
         body.iter().find_map(|block| match block {
@@ -426,7 +426,7 @@ pub(crate) fn staging_rows(kernel: &Kernel, role: &Loops) -> u32 {
     first(kernel, &role.body).unwrap_or(64).min(MOST_BOX_ROWS)
 }
 
-/// Rows of a box that spare warps copy, if they do: those of the pieces, up to what a TMA box may have.
+/// Rows of a box that spare warps copy, if they do: those of the chunks, up to what a TMA box may have.
 pub(crate) fn spare_rows(kernel: &Kernel) -> Option<u32> {
     let spare = |role: &&Loops| role.kind == RoleKind::SpareWarps;
     let role = kernel.roles.iter().find(spare)?;
@@ -437,8 +437,8 @@ pub(crate) fn spare_rows(kernel: &Kernel) -> Option<u32> {
         });
         copies
     });
-    let pieces = &kernel.partitions[copying.next()?.partition.index()];
-    Some(pieces.row_block.unwrap_or(MOST_BOX_ROWS).min(MOST_BOX_ROWS))
+    let chunks = &kernel.partitions[copying.next()?.partition.index()];
+    Some(chunks.row_block.unwrap_or(MOST_BOX_ROWS).min(MOST_BOX_ROWS))
 }
 
 /// Bytes of such a box, and how many a CTA has room for: one leaves while the next comes, unless they are large.

@@ -35,7 +35,7 @@ impl TileRequest<'_> {
     /// Registers of a thread for scales: each number along the N side has one, as a quarter of the threads have two of every
     /// eight.
     fn registers_of_scales(&self) -> u32 {
-        let on_n = usize::from(!self.wgmma.swapped());
+        let on_n = usize::from(!self.wgmma.swap_ab());
         let staged = self.stages().0;
         let lines = self
             .scales()
@@ -97,7 +97,7 @@ pub(super) fn whole_squares(asked: &TileRequest<'_>) -> Vec<Diagnostic> {
         let (name, block) = (&kernel.buffers[scale.tensor.index()].name, scale.block.rows);
         let (_, side) = asked.stages().0[scale.operand];
         let what = Side::ALL[side].word();
-        let on_n = side == usize::from(!asked.wgmma.swapped());
+        let on_n = side == usize::from(!asked.wgmma.swap_ab());
         let parts = on_n && !scale.travels && scale.boxed().0 == 2;
         if scale.crosses() && !parts {
             let message = format!(

@@ -25,7 +25,7 @@ pub(super) const fn has_registers(wgmma: Wgmma, company: RegisterClass) -> bool 
     let most = match (wgmma.blocks(), wgmma.mode, company) {
         (0 | 1, ..) => 128,
         (_, Mode::Cooperative, RegisterClass::Plain) => MOST_ACCUMULATORS,
-        (_, Mode::Cooperative, RegisterClass::Added | RegisterClass::Apart) if !wgmma.swapped() => {
+        (_, Mode::Cooperative, RegisterClass::Added | RegisterClass::Apart) if !wgmma.swap_ab() => {
             128
         }
         (_, Mode::Cooperative, RegisterClass::Little | RegisterClass::Added) => 176,

@@ -464,8 +464,8 @@ pub(super) fn of_sums(asked: &TileRequest<'_>, tilings: &[Tiling]) -> Vec<Diagno
     let Some(first) = tilings.first() else {
         return Vec::new();
     };
-    let pieces = &asked.kernel.partitions[asked.partition.index()];
-    let Some(tiling) = tilings.iter().find(|it| pieces.is_tile(it.tile())) else {
+    let chunks = &asked.kernel.partitions[asked.partition.index()];
+    let Some(tiling) = tilings.iter().find(|it| chunks.is_tile(it.tile())) else {
         let (message, of_gemm) = (
             format!("{} in CTAs that move data", asked.tiles()),
             first.tile(),
@@ -524,21 +524,21 @@ fn most(wgmma: Wgmma, company: RegisterClass) -> Option<Tile> {
     let sides = (ATOM_ROWS..wgmma.sides().1).rev();
     let smaller = sides.map(|n| {
         let mut tile = wgmma.tile;
-        *(if wgmma.swapped() {
+        *(if wgmma.swap_ab() {
             &mut tile.rows
         } else {
             &mut tile.columns
         }) = n;
         Wgmma { tile, ..wgmma }
     });
-    let same = |other: &Wgmma| other.swapped() == wgmma.swapped();
+    let same = |other: &Wgmma| other.swap_ab() == wgmma.swap_ab();
     let mut fits = smaller.filter(|other| same(other) && room(*other, company).is_none());
     fits.next().map(|other| other.tile)
 }
 
 /// Hint at tiles that have a pipeline, where this one has no room.
 fn room(wgmma: Wgmma, company: RegisterClass) -> Option<&'static str> {
-    if wgmma.swapped() {
+    if wgmma.swap_ab() {
         let hint = "rows that are no multiple of 64, by 64 columns in ping-pong or 128 cooperative up to 248 rows; \
             by 128 in ping-pong up to 160, 256 cooperative up to 160 (152 beside a sum over ranks that is not just added, 176 by \
             CTAs alone, 200 of their plain products), 192 and 256 in ping-pong up to 104 and 80";

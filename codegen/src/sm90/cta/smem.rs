@@ -250,13 +250,13 @@ impl Needs {
         let shared = !self.ping_pong() && self.split == 1 && self.alone;
         let one_store = !self.results.computed && self.results.stores == 1;
         let Subtile { rows, columns } = self.subtile();
-        let low = self.wgmma.swapped() && rows < ENOUGH_ROWS;
+        let low = self.wgmma.swap_ab() && rows < ENOUGH_ROWS;
         // A stage is held to the end of its step: the other warpgroup multiplies meanwhile, whatever it has to store.
         let all = fits && open && shared && one_store && self.results.widest == 2;
         if !all || low || self.promoted {
             return None;
         }
-        let subtile = if self.wgmma.swapped() {
+        let subtile = if self.wgmma.swap_ab() {
             let columns = columns / CONSUMERS;
             Subtile { rows, columns }
         } else {

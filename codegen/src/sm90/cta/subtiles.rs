@@ -111,7 +111,7 @@ impl Needs {
     /// Part of a tile's N side that is stored together.
     pub fn subtile(&self) -> Subtile {
         let Tile { rows, columns, .. } = self.wgmma.tile;
-        if self.wgmma.swapped() {
+        if self.wgmma.swap_ab() {
             let rows = self.subtile_rows();
             Subtile { rows, columns }
         } else {
@@ -209,14 +209,14 @@ impl Needs {
         }
         let blocks = self.wgmma.blocks();
         let [of_rows, of_columns] = self.results.vectors;
-        let (on_m, on_n) = match self.wgmma.swapped() {
+        let (on_m, on_n) = match self.wgmma.swap_ab() {
             true => (of_columns, of_rows),
             false => (of_rows, of_columns),
         };
         let scaled = self.results.numbers > 0 || self.results.vectors != [0, 0];
         let halves = match self.results.inputs {
             0..=2 if scaled && self.results.announced => 7,
-            0..=2 if scaled && self.wgmma.swapped() => 6,
+            0..=2 if scaled && self.wgmma.swap_ab() => 6,
             0..=2 => 4,
             inputs => 2 * (1 + inputs),
         };
@@ -237,7 +237,7 @@ impl Needs {
 
     /// Description of a subtile as a part of a tile.
     pub fn part(&self, subtile: Subtile) -> String {
-        if self.wgmma.swapped() {
+        if self.wgmma.swap_ab() {
             format!("{} rows", subtile.rows)
         } else {
             format!("{} columns", subtile.columns)

@@ -24,7 +24,7 @@ fn unlike_tiles(first: &TileRequest<'_>, other: &TileRequest<'_>) -> Option<Diag
     }
     let message = format!("{}, beside a loop with {}", other.tiles(), first.tiles());
     let hint = match (
-        first.products.is_empty() || first.wgmma.swapped(),
+        first.products.is_empty() || first.wgmma.swap_ab(),
         first.wgmma.mode,
     ) {
         (true, _) => "tiles of one shape in all loops",

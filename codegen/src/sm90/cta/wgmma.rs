@@ -84,13 +84,13 @@ impl Wgmma {
     }
 
     /// True if the tile's columns are on the instruction's M side, and its rows on the N side.
-    pub const fn swapped(&self) -> bool {
+    pub const fn swap_ab(&self) -> bool {
         !self.tile.rows.is_multiple_of(BLOCK_ROWS)
     }
 
     /// Elements on the instruction's M side, and on its N side.
     pub const fn sides(&self) -> (u32, u32) {
-        if self.swapped() {
+        if self.swap_ab() {
             (self.tile.columns, self.tile.rows)
         } else {
             (self.tile.rows, self.tile.columns)
@@ -119,7 +119,7 @@ impl Wgmma {
             of 8 rows by 128 or 256 columns, or in ping-pong by a multiple of 64; up to 256 of each";
         let (m, n) = self.sides();
         // Columns come by whole lines of the narrowest swizzle, rows by its atoms.
-        let known = if self.swapped() {
+        let known = if self.swap_ab() {
             n.is_multiple_of(ATOM_ROWS) && m.is_multiple_of(self.mode.warpgroups() * BLOCK_ROWS)
         } else {
             n.is_multiple_of(16)

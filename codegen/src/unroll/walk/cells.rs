@@ -2,7 +2,7 @@
 
 use super::{Bound, StepKind, Walker};
 use crate::diag::Diagnostic;
-use crate::kernel::{Cells, OpId, WhichChunk};
+use crate::kernel::{Cells, OpId, WhichShard};
 use crate::program::{CellIndex, CounterDim, CounterId, Side};
 use crate::shape::{self, Extent};
 
@@ -72,29 +72,29 @@ impl Walker<'_> {
                 let Some(along) = by.side_of(of.dim(*side)) else {
                     return Ok(());
                 };
-                let parts = match by.chunk_of((of, *side), |dim| self.kernel.is_chunked(dim)) {
-                    WhichChunk::Items => vec![(item.chunk, extent)],
+                let parts = match by.shard_of((of, *side), |dim| self.kernel.is_sharded(dim)) {
+                    WhichShard::Items => vec![(item.shard, extent)],
                     // Where shards end within an item depends on the launch: in one of them, at any of these.
-                    WhichChunk::Each if self.geometry.is_together() => {
+                    WhichShard::Each if self.geometry.is_together() => {
                         let dim = of.dim(*side);
-                        let chunks = 0..self.geometry.chunks(dim);
-                        chunks
-                            .map(|at| (at, self.geometry.chunk(dim, at)))
+                        let shards = 0..self.geometry.shards(dim);
+                        shards
+                            .map(|at| (at, self.geometry.shard(dim, at)))
                             .collect()
                     }
-                    WhichChunk::Each => {
+                    WhichShard::Each => {
                         let dim = of.dim(*side);
                         let parts = self.geometry.by_shard(dim, extent);
                         let with_shard =
-                            |part: Extent| (self.geometry.shard(dim, part.start), part);
+                            |part: Extent| (self.geometry.shard_at(dim, part.start), part);
                         parts.map(with_shard).collect()
                     }
                     // Lowering refuses several.
-                    WhichChunk::Only | WhichChunk::Several => vec![(0, extent)],
+                    WhichShard::Only | WhichShard::Several => vec![(0, extent)],
                 };
-                for (chunk, part) in parts {
+                for (shard, part) in parts {
                     let (rows, mut columns) =
-                        self.geometry.overlapping(covered, chunk, (along, part));
+                        self.geometry.overlapping(covered, shard, (along, part));
                     if let Some(slab) = self
                         .slab
                         .filter(|slab| self.kernel.same_slabs(slab.of, covered))
@@ -103,7 +103,7 @@ impl Walker<'_> {
                     }
                     for row in rows {
                         for column in columns.clone() {
-                            let item = shape::Item { chunk, row, column };
+                            let item = shape::Item { shard, row, column };
                             let at = self.geometry.cell(covered, item);
                             self.cells_of(op, cells, axis + 1, base + at, emit)?;
                         }

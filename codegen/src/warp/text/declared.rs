@@ -6,16 +6,16 @@ use crate::warp::{Map, Part, Pipeline, Ring, View};
 pub(super) fn map(map: &Map) -> Vec<String> {
     let view = match map.view {
         View::Flat => "mine, in one piece",
-        View::Chunks => "mine, in chunks",
-        View::ColumnChunks => "mine, in chunks of columns",
-        View::SharedChunks => "everyone's chunks",
+        View::Shards => "mine, in shards",
+        View::ColumnShards => "mine, in shards of columns",
+        View::SharedShards => "everyone's shards",
         View::SharedSlots => "everyone's slots",
-        View::SharedSlotChunks => "everyone's slots of all chunks",
-        View::SharedChunk => "everyone's own chunk",
+        View::SharedSlotShards => "everyone's slots of all shards",
+        View::SharedShard => "everyone's own shard",
         View::SharedRows => "everyone's rows",
     };
-    let partial_chunk = if map.partial_chunk {
-        "the partial chunk apart"
+    let partial_shard = if map.partial_shard {
+        "the partial shard apart"
     } else {
         ""
     };
@@ -23,7 +23,7 @@ pub(super) fn map(map: &Map) -> Vec<String> {
         map.name.clone(),
         view.into(),
         format!("boxes of {}×{}", map.box_rows, map.box_columns),
-        partial_chunk.into(),
+        partial_shard.into(),
     ]
 }
 

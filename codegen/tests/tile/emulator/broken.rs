@@ -52,7 +52,7 @@ fn edit(kernel: &mut Kernel, mut f: impl FnMut(&Kernel, Op) -> Vec<Op>) {
                 at,
                 var,
                 partition,
-                chunk,
+                shard,
                 order,
                 selection,
                 body,
@@ -60,7 +60,7 @@ fn edit(kernel: &mut Kernel, mut f: impl FnMut(&Kernel, Op) -> Vec<Op>) {
                 at,
                 var,
                 partition,
-                chunk,
+                shard,
                 order,
                 selection,
                 body: ops(body, f),
@@ -167,10 +167,10 @@ fn only(name: &'static str) -> BTreeSet<&'static str> {
 fn deadlock() {
     let mut s = ScheduleBuilder::new("after_you");
     let x = s.local("x", Dtype::F32);
-    let pieces = s.pieces("pieces", x, 4);
+    let chunks = s.chunks("chunks", x, 4);
     let turn = s.counters("turn", []);
     s.comm(1, |s| {
-        s.for_items("p", pieces.all(), |s, _| {
+        s.for_items("p", chunks.all(), |s, _| {
             s.wait(turn);
             s.signal(turn.on((me() + 1) % world()), 1);
         });
@@ -253,23 +253,23 @@ fn a_wait_for_less_has_seen_the_first_signals_of_an_item() {
         let mut s = ScheduleBuilder::new("first_two");
         let x = s.local("x", Dtype::F32);
         let y = s.out("y", Dtype::F32);
-        let pieces = s.pieces("pieces", y, 4);
+        let chunks = s.chunks("chunks", y, 4);
         let slots = s.symmetric("slots", Dtype::F32, y, 3);
-        let landed = s.counters("landed", [pieces.into()]);
+        let landed = s.counters("landed", [chunks.into()]);
         s.comm(1, |s| {
-            s.for_items("p", pieces.all(), |s, p| {
+            s.for_items("c", chunks.all(), |s, c| {
                 for slot in 0..3 {
-                    s.copy(slots.on(me() ^ 1).at(slot).at(p), x.at(p));
-                    s.signal(landed.on(me() ^ 1).at(p), 1);
+                    s.copy(slots.on(me() ^ 1).at(slot).at(c), x.at(c));
+                    s.signal(landed.on(me() ^ 1).at(c), 1);
                 }
             });
         });
         s.gemm(GemmOptions::default(), |s| {
-            s.for_items("p", pieces.all(), |s, p| {
-                s.wait_at_least(landed.at(p), 2);
-                let (a, b) = (s.sum(slots.at(0).at(p)), s.sum(slots.at(last).at(p)));
-                s.store(y.at(p), a + b);
-                s.wait(landed.at(p));
+            s.for_items("c", chunks.all(), |s, c| {
+                s.wait_at_least(landed.at(c), 2);
+                let (a, b) = (s.sum(slots.at(0).at(c)), s.sum(slots.at(last).at(c)));
+                s.store(y.at(c), a + b);
+                s.wait(landed.at(c));
             });
         });
         let kernel = kernel(&s.finish(), 2);
@@ -295,22 +295,22 @@ fn a_wait_for_less_joins_only_what_it_cannot_have_missed() {
         let mut s = ScheduleBuilder::new("partial_wait");
         let x = s.local("x", Dtype::F32);
         let y = s.out("y", Dtype::F32);
-        let pieces = s.pieces("pieces", y, 4);
+        let chunks = s.chunks("chunks", y, 4);
         let slots = s.symmetric("slots", Dtype::F32, y, world());
         let landed = s.counters("landed", []);
         s.comm(1, |s| {
-            s.for_items("p", pieces.all(), |s, p| {
+            s.for_items("c", chunks.all(), |s, c| {
                 s.for_ranks("peer", ranks().after_me(), |s, peer| {
-                    s.copy(slots.on(&peer).at(me()).at(p), x.at(p));
+                    s.copy(slots.on(&peer).at(me()).at(c), x.at(c));
                     s.signal(landed.on(&peer), 1);
                 });
             });
         });
         s.gemm(GemmOptions::default(), |s| {
-            s.for_items("p", pieces.all(), |s, p| {
+            s.for_items("c", chunks.all(), |s, c| {
                 s.wait_at_least(landed, ranks_at);
-                let sum = s.sum(slots.at(others()).at(p));
-                s.store(y.at(p), sum);
+                let sum = s.sum(slots.at(others()).at(c));
+                s.store(y.at(c), sum);
             });
         });
         s.finish()
@@ -351,7 +351,7 @@ fn stale_read() {
 
 #[test]
 fn out_of_bounds() {
-    // A piece's box without the clip at the end of its chunk.
+    // A chunk's box without the clip at the end of its shard.
     let mut spilling = kernel(&schedules::ag_gemm(), 2);
     edit(&mut spilling, |_, mut op| {
         if let OpKind::Copy { dst, src } = &mut op.kind {
@@ -375,12 +375,12 @@ fn counter_decrease() {
     // A copy engine stores its count, so nobody else may signal its cell.
     let mut s = ScheduleBuilder::new("two_hands");
     let x = s.local("x", Dtype::F32);
-    let pieces = s.pieces("pieces", x, 4);
+    let chunks = s.chunks("chunks", x, 4);
     let hand = s.counters("hand", []);
-    s.copy_engine(|s| s.for_items("p", pieces.all(), |s, _| s.signal(hand, 1)));
+    s.copy_engine(|s| s.for_items("p", chunks.all(), |s, _| s.signal(hand, 1)));
     s.comm(1, |s| {
-        s.for_items("p", pieces.all(), |s, _| s.signal(hand, 1));
-        s.for_items("p", pieces.all(), |s, _| s.wait(hand));
+        s.for_items("p", chunks.all(), |s, _| s.signal(hand, 1));
+        s.for_items("p", chunks.all(), |s, _| s.wait(hand));
     });
     assert_eq!(once(&kernel(&s.finish(), 2), 8), only("CounterDecrease"));
 
@@ -487,11 +487,11 @@ fn contribution() {
 fn late_write() {
     let mut s = ScheduleBuilder::new("shout");
     let x = s.gathered("x", Dtype::F32);
-    let pieces = s.pieces("pieces", x, 4);
+    let chunks = s.chunks("chunks", x, 4);
     s.comm(1, |s| {
         s.for_ranks("peer", ranks().after_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p))
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(&peer).at(c), x.at(c))
             });
         });
     });
@@ -503,10 +503,10 @@ fn attribution() {
     let barrier = |order: fn(Ranks) -> Ranks| {
         let mut s = ScheduleBuilder::new("barrier");
         let x = s.local("x", Dtype::F32);
-        let pieces = s.pieces("pieces", x, 64);
+        let chunks = s.chunks("chunks", x, 64);
         let here = s.counters("here", []);
         s.comm(1, |s| {
-            s.for_items("p", pieces.all(), |s, _| {
+            s.for_items("p", chunks.all(), |s, _| {
                 s.for_ranks("peer", order(ranks()), |s, peer| {
                     s.signal(here.on(&peer), 1)
                 });

@@ -154,7 +154,7 @@ fn mlp() -> Program {
 fn ring_reduction(sent: fn(Value, Value) -> Value) -> Program {
     let mut s = ScheduleBuilder::new("ring_reduction");
     let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
-    let y = s.scattered("y", Bf16);
+    let y = s.reduce_scattered("y", Bf16);
     let tiles = s.tiles("tiles", y, TILE);
     let partial = s.symmetric("partial", Bf16, y.whole(), 1);
     let landed = s.counters("landed", [tiles.into()]);
@@ -168,9 +168,9 @@ fn ring_reduction(sent: fn(Value, Value) -> Value) -> Program {
                 s.signal(landed.on(next()).at(t), 1);
             });
         });
-        s.for_ranks("chunk", ranks().before_me(), |s, chunk| {
-            s.when(Cond::compare(Comparison::Ne, &chunk, first()), |s| {
-                s.for_items("t", tiles.of(&chunk), |s, t| {
+        s.for_ranks("shard", ranks().before_me(), |s, shard| {
+            s.when(Cond::compare(Comparison::Ne, &shard, first()), |s| {
+                s.for_items("t", tiles.of(&shard), |s, t| {
                     let mine = s.dot(x.at(t), w.at(t));
                     s.wait(landed.at(t));
                     let theirs = s.load(partial.at(t));
@@ -189,28 +189,28 @@ fn ring_reduction(sent: fn(Value, Value) -> Value) -> Program {
     s.finish()
 }
 
-/// y = all_gather(x) · wᵀ, chunks in an order that is a closure's.
+/// y = all_gather(x) · wᵀ, shards in an order that is a closure's.
 fn by_table() -> Program {
     let mut s = ScheduleBuilder::new("by_table");
     let (x, w) = (s.gathered("x", Bf16), s.local("w", Bf16));
     let y = s.out("y", Bf16);
-    let pieces = s.pieces("pieces", x, 3u32);
+    let chunks = s.chunks("chunks", x, 3u32);
     let tiles = s.tiles("tiles", y, TILE);
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
     let order = || ranks().by(|me, step, world| (me * 3 + world - step) % world);
     s.comm(2u32, |s| {
         s.for_ranks("peer", order(), |s, peer| {
             s.when(Cond::compare(Comparison::Ne, &peer, me()), |s| {
-                s.for_items("p", pieces.of(me()), |s, p| {
-                    s.copy(x.on(&peer).at(p), x.at(p));
-                    s.signal(arrived.on(&peer).at(p), 1);
+                s.for_items("c", chunks.of(me()), |s, c| {
+                    s.copy(x.on(&peer).at(c), x.at(c));
+                    s.signal(arrived.on(&peer).at(c), 1);
                 });
             });
         });
     });
     gemm(&mut s, |s| {
-        s.for_ranks("chunk", order(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk), |s, t| {
+        s.for_ranks("shard", order(), |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| {
                 s.wait(arrived.at(t.rows()));
                 let product = s.dot(x.at(t), w.at(t));
                 s.store(y.at(t), product);
@@ -224,7 +224,7 @@ fn by_table() -> Program {
 fn added_by_table() -> Program {
     let mut s = ScheduleBuilder::new("added_by_table");
     let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
-    let y = s.scattered("y", Bf16);
+    let y = s.reduce_scattered("y", Bf16);
     let tiles = s.tiles("tiles", y, TILE);
     let partial = s.symmetric("partial", Bf16, y, world());
     let landed = s.counters("landed", [world().into(), tiles.into()]);
@@ -254,15 +254,15 @@ fn by_scratch() -> Program {
     let mut s = ScheduleBuilder::new("by_scratch");
     let [x, w, z] = ["x", "w", "z"].map(|name| s.local(name, Bf16));
     let y = s.out("y", Bf16);
-    let pieces = s.pieces("pieces", y, 3u32);
+    let chunks = s.chunks("chunks", y, 3u32);
     let tiles = s.tiles("tiles", y, TILE);
     let there = s.symmetric("there", Bf16, y.whole(), 1);
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
     let before = || (me() - 1) % world();
     s.comm(2u32, |s| {
-        s.for_items("p", pieces.all(), |s, p| {
-            s.copy(there.on(before()).at(p), z.at(p));
-            s.signal(arrived.on(before()).at(p), 1);
+        s.for_items("c", chunks.all(), |s, c| {
+            s.copy(there.on(before()).at(c), z.at(c));
+            s.signal(arrived.on(before()).at(c), 1);
         });
     });
     gemm(&mut s, |s| {
@@ -371,7 +371,7 @@ pub fn differ(promised: &Expected, written: &Expected) -> bool {
 fn a_product_that_is_added_twice_is_wrong() {
     let mut s = ScheduleBuilder::new("gemm_rs");
     let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
-    let y = s.scattered("y", Bf16);
+    let y = s.reduce_scattered("y", Bf16);
     let tiles = s.tiles("tiles", y, TILE);
     let partial = s.symmetric("partial", Bf16, y, world());
     let landed = s.counters("landed", [world().into(), tiles.into()]);
@@ -418,7 +418,7 @@ fn a_function_of_a_sum_is_of_the_whole_sum() {
     let schedule = |twice: bool| {
         let mut s = ScheduleBuilder::new("gemm_rs");
         let [x, w, z] = ["x", "w", "z"].map(|name| s.local(name, Bf16));
-        let y = s.scattered("y", Bf16);
+        let y = s.reduce_scattered("y", Bf16);
         let tiles = s.tiles("tiles", y, TILE);
         let partial = s.symmetric("partial", Bf16, y, world());
         let landed = s.counters("landed", [world().into(), tiles.into()]);

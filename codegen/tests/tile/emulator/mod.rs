@@ -47,12 +47,12 @@ fn padded(kernel: &Kernel, m: u32, n: u32, k: u32) -> Shape {
             _ => k,
         };
         let line = if buffer.mn_major {
-            let chunks = if rows.chunked {
+            let shards = if rows.sharded {
                 kernel.variant.world
             } else {
                 1
             };
-            size(&rows.name).div_ceil(chunks)
+            size(&rows.name).div_ceil(shards)
         } else {
             size(&columns.name)
         };
@@ -248,7 +248,7 @@ fn every_reduce_add_rounds_at_the_destination() {
     }
 }
 
-/// The library as it is, with tiles and pieces of real size.
+/// The library as it is, with tiles and chunks of real size.
 #[test]
 fn the_library() {
     for program in library::all() {

@@ -39,12 +39,12 @@ fn who_needs_a_multicast_address() {
     let copied = |engine: bool| {
         let mut s = ScheduleBuilder::new("copied");
         let x = s.gathered("x", Bf16);
-        let pieces = s.pieces("pieces", x, 2);
-        let arrived = s.counters("arrived", [pieces.into()]);
+        let chunks = s.chunks("chunks", x, 2);
+        let arrived = s.counters("arrived", [chunks.into()]);
         let body = |s: &mut ScheduleBuilder| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.everywhere().at(p), x.at(p));
-                s.signal(arrived.everywhere().at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.everywhere().at(c), x.at(c));
+                s.signal(arrived.everywhere().at(c), 1);
             });
         };
         match engine {
@@ -146,7 +146,7 @@ fn sums(
 ) -> Program {
     let mut s = ScheduleBuilder::new(name);
     let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
-    let y = s.reduced("y", Bf16);
+    let y = s.all_reduced("y", Bf16);
     let tiles = s.tiles("tiles", y, (4, 8));
     let partial = s.symmetric("partial", Bf16, y.whole(), 1);
     let ready = s.counters("ready", [world().into(), tiles.into()]);
@@ -175,7 +175,7 @@ fn sums(
 fn adds(name: &str, begins: bool, waits: bool, all: bool) -> Program {
     let mut s = ScheduleBuilder::new(name);
     let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
-    let y = s.reduced("y", Bf16);
+    let y = s.all_reduced("y", Bf16);
     let tiles = s.tiles("tiles", y, (4, 8));
     let begun = s.counters("begun", [tiles.into()]);
     let done = s.counters("done", [world().into(), tiles.into()]);
@@ -282,7 +282,7 @@ fn what_is_wrong_with_every_ranks_memory_has_its_story() {
         adds("the_owners_part_twice", true, true, true),
         meaningless(
             "a_store_beyond_a_shard",
-            |s| s.scattered("z", Bf16),
+            |s| s.reduce_scattered("z", Bf16),
             |s, z, [x, w, _], t| {
                 let product = s.dot(x.at(t), w.at(t));
                 s.store(z.everywhere().at(t), product);
@@ -371,17 +371,17 @@ fn what_is_wrong_with_every_ranks_memory_has_its_story() {
       = gemm of rank 0 writes rows 0..4, columns 0..8 of y everywhere
       help: each rank's contribution must be summed once
 
-    a_store_beyond_a_shard: error[language]: each rank holds a different chunk of `z`, so its rows are not on every rank
+    a_store_beyond_a_shard: error[language]: each rank holds a different shard of `z`, so its rows are not on every rank
       help: address the owner with `.on(rank)`, or use memory that is whole on each rank
 
     what_peers_cannot_reach: error[language]: `z` is Out: peers cannot address it
-      help: only Gathered, Scattered, Reduced, Exchanged and symmetric memory can be addressed on another rank
+      help: only Gathered, ReduceScattered, AllReduced, AllToAll and symmetric memory can be addressed on another rank
 
     every_copy_but_no_sum: error[language]: a load reads every rank's copy at once
       help: their sum, `z.everywhere()[t].sum()`, or one rank's
 
     a_product_of_every_copy: error[language]: a dot reads `z` from another rank
-      help: remote tiles are not cached on the rank that reads them: copy the piece first, and wait for it
+      help: remote tiles are not cached on the rank that reads them: copy the chunk first, and wait for it
     ");
 }
 

@@ -88,7 +88,7 @@ fn scales_of_blocks_travel_with_their_rows() {
         };
         let program = made(&Sizes {
             tiles: (4, 8).into(),
-            pieces: if of_squares { 128 } else { 3 }.into(),
+            chunks: if of_squares { 128 } else { 3 }.into(),
             copied: if of_squares { 128 } else { 3 }.into(),
             ctas: 2.into(),
             k: Some(16.into()),

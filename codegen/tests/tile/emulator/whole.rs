@@ -19,7 +19,7 @@ fn reduce_scatter(
     part: impl Fn(&mut ScheduleBuilder, Item) -> Value,
     whole: impl Fn(&mut ScheduleBuilder, Item, TensorRef, Value),
 ) {
-    let y = s.scattered("y", Bf16);
+    let y = s.reduce_scattered("y", Bf16);
     let tiles = s.tiles("tiles", y, TILE);
     let partial = s.symmetric("partial", Bf16, y, world());
     let landed = s.counters("landed", [world().into(), tiles.into()]);
@@ -103,7 +103,7 @@ fn completed_elsewhere() -> Program {
     let mut s = ScheduleBuilder::new("completed_elsewhere");
     let [x, w] = ["x", "w"].map(|name| s.local(name, Bf16));
     let bias = s.vector("bias", Bf16);
-    let y = s.scattered("y", Bf16);
+    let y = s.reduce_scattered("y", Bf16);
     let tiles = s.tiles("tiles", y, TILE);
     let partial = s.symmetric("partial", Bf16, y.whole(), world());
     let landed = s.counters("landed", [world().into(), tiles.into()]);

@@ -85,12 +85,12 @@ impl Second {
         };
         let y = s.out("y", Bf16);
         let cells = match after {
-            // The chunks of what the first layer stores are columns.
-            After::Layer => s.pieces("rows", operands.x, sizes.tile.0),
+            // The shards of what the first layer stores are columns.
+            After::Layer => s.chunks("rows", operands.x, sizes.tile.0),
             _ => tiles,
         };
         let shards = divided.then(|| {
-            let shards = s.pieces("shards", down, sizes.piece);
+            let shards = s.chunks("shards", down, sizes.chunk);
             (shards, s.counters("down_arrived", [shards.into()]))
         });
         Some(Second {
@@ -189,20 +189,20 @@ pub fn columns(
     let first = match after {
         Added => s.accumulated("y", [Bf16, F32][draw.of(2)]),
         Stored | Gated => s.out("y", Bf16),
-        // What others could reach has no chunks of columns on GPUs.
+        // What others could reach has no shards of columns on GPUs.
         ReadAgain | Layer if draw.wrong() => s.scratch("first", Bf16),
         ReadAgain | Layer => s.out("first", Bf16),
     };
     let from = source(draw, s, w);
-    let pieces = s.pieces("pieces", w, sizes.piece);
+    let chunks = s.chunks("chunks", w, sizes.chunk);
     let tiles = s.tiles("tiles", first, sizes.tile);
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
     let moved = Moved {
         by_rows: false,
         scaled: false,
         x: w,
         from,
-        pieces,
+        chunks,
         arrived,
     };
     let (moves, moves_last) = Moves::draw(draw, s, moved);

@@ -12,7 +12,7 @@ pub struct Moved {
     pub x: TensorRef,
     /// What is copied: the gathered tensor, or now and then another of the same shape.
     pub from: TensorRef,
-    pub pieces: PartitionRef,
+    pub chunks: PartitionRef,
     pub arrived: CountersRef,
     /// Whether that counts all slabs of some rows in one cell.
     pub by_rows: bool,
@@ -21,7 +21,7 @@ pub struct Moved {
 }
 
 impl Moved {
-    /// The cell of a rank that counts a piece.
+    /// The cell of a rank that counts a chunk.
     fn cell(self, rank: &RankExpr, p: Item) -> CellsRef {
         let home = self.arrived.on(rank);
         match self.by_rows {
@@ -38,7 +38,7 @@ impl Moved {
         }
     }
 
-    /// What brings a piece of one to the other: a copy of all, or one of each plane, in any order; and now and then not all
+    /// What brings a chunk of one to the other: a copy of all, or one of each plane, in any order; and now and then not all
     /// of it, or some of it twice.
     fn copies<'a>(
         self,
@@ -100,7 +100,7 @@ impl Moves {
             0 | 1 => push(draw, s, self.moved, ranks().before_me()),
             2 => pull(draw, s, self.moved, ranks().after_me()),
             3 => {
-                // The last rank that a chunk comes to has nobody to pass it to, however that is written.
+                // The last rank that a shard comes to has nobody to pass it to, however that is written.
                 let last = [RankExpr::from(1), world() / world()][draw.of(2)].clone();
                 let order = ring(1).but_last(last);
                 ring_on(draw, s, self.moved, order, (me() + 1) % world());
@@ -146,17 +146,17 @@ pub fn all_gather(
         s.out("y", Bf16)
     };
     let from = source(draw, s, x);
-    let pieces = match slabs {
-        true => s.tiles("slabs", x, (sizes.piece, 6 * sizes.times.1)),
-        false => s.pieces("pieces", x, sizes.piece),
+    let chunks = match slabs {
+        true => s.tiles("slabs", x, (sizes.chunk, 6 * sizes.times.1)),
+        false => s.chunks("chunks", x, sizes.chunk),
     };
     let tiles = match across {
         true => s.tiles_across("tiles", y, sizes.tile),
         false => s.tiles("tiles", y, sizes.tile),
     };
     let counted = match by_rows {
-        true => s.pieces("rows", x, sizes.piece),
-        false => pieces,
+        true => s.chunks("rows", x, sizes.chunk),
+        false => chunks,
     };
     let arrived = s.counters("arrived", [counted.into()]);
     if slabs && !by_rows {
@@ -172,7 +172,7 @@ pub fn all_gather(
     let moved = Moved {
         x,
         from,
-        pieces,
+        chunks,
         arrived,
         by_rows,
         scaled,
@@ -241,8 +241,8 @@ pub fn all_gather(
         };
         match across {
             true => items(s, tiles.grouped(2)),
-            false => s.for_ranks("chunk", everyone, |s, chunk| {
-                items(s, tiles.of(&chunk).grouped(2))
+            false => s.for_ranks("shard", everyone, |s, shard| {
+                items(s, tiles.of(&shard).grouped(2))
             }),
         }
     });
@@ -292,13 +292,13 @@ fn hand_off(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, peer: &RankExpr, parts
 fn push(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved, peers: Ranks) {
     let Moved { x, from, .. } = moved;
     s.for_ranks("peer", draw.order(peers), |s, peer| {
-        let chunk = draw.rank(me(), &peer);
-        for some in draw.some(moved.pieces.of(chunk)) {
-            s.for_items("p", some, |s, p| {
+        let shard = draw.rank(me(), &peer);
+        for some in draw.some(moved.chunks.of(shard)) {
+            s.for_items("c", some, |s, c| {
                 let to = draw.rank(peer.clone(), &peer);
                 let whom = draw.rank(peer.clone(), &peer);
-                let mut parts = moved.copies(draw, x.on(&to), from.into(), p);
-                parts.push(Box::new(move |s| s.signal(moved.cell(&whom, p), 1)));
+                let mut parts = moved.copies(draw, x.on(&to), from.into(), c);
+                parts.push(Box::new(move |s| s.signal(moved.cell(&whom, c), 1)));
                 hand_off(draw, s, &peer, parts);
             });
         }
@@ -308,12 +308,12 @@ fn push(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved, peers: Ranks
 fn pull(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved, peers: Ranks) {
     let Moved { x, from, .. } = moved;
     s.for_ranks("peer", draw.order(peers), |s, peer| {
-        let chunk = draw.rank(peer.clone(), &peer);
-        s.for_items("p", moved.pieces.of(chunk), |s, p| {
+        let shard = draw.rank(peer.clone(), &peer);
+        s.for_items("c", moved.chunks.of(shard), |s, c| {
             let source = draw.rank(peer.clone(), &peer);
             let whom = draw.rank(me(), &peer);
-            let mut parts = moved.copies(draw, x.into(), from.on(&source), p);
-            parts.push(Box::new(move |s| s.signal(moved.cell(&whom, p), 1)));
+            let mut parts = moved.copies(draw, x.into(), from.on(&source), c);
+            parts.push(Box::new(move |s| s.signal(moved.cell(&whom, c), 1)));
             hand_off(draw, s, &peer, parts);
         });
     });
@@ -324,17 +324,17 @@ fn ring_on(
     draw: &mut Draw<'_>,
     s: &mut ScheduleBuilder,
     moved: Moved,
-    chunks: Ranks,
+    shards: Ranks,
     next: RankExpr,
 ) {
     let Moved { x, from, .. } = moved;
-    s.for_ranks("chunk", draw.order(chunks), |s, chunk| {
-        s.for_items("p", moved.pieces.of(&chunk), |s, p| {
-            let to = draw.rank(next.clone(), &chunk);
-            let whom = draw.rank(next.clone(), &chunk);
-            let mut parts: Vec<Part<'_>> = vec![Box::new(move |s| s.wait(moved.own_cell(p)))];
-            parts.extend(moved.copies(draw, x.on(&to), from.into(), p));
-            parts.push(Box::new(move |s| s.signal(moved.cell(&whom, p), 1)));
+    s.for_ranks("shard", draw.order(shards), |s, shard| {
+        s.for_items("c", moved.chunks.of(&shard), |s, c| {
+            let to = draw.rank(next.clone(), &shard);
+            let whom = draw.rank(next.clone(), &shard);
+            let mut parts: Vec<Part<'_>> = vec![Box::new(move |s| s.wait(moved.own_cell(c)))];
+            parts.extend(moved.copies(draw, x.on(&to), from.into(), c));
+            parts.push(Box::new(move |s| s.signal(moved.cell(&whom, c), 1)));
             let parts = shuffled(draw, parts);
             parts.iter().for_each(|part| part(s));
         });
@@ -344,29 +344,29 @@ fn ring_on(
 /// Two steps: to my neighbour, who passes it to the rest.
 fn two_steps(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved) {
     let Moved {
-        x, from, pieces, ..
+        x, from, chunks, ..
     } = moved;
     let next = (me() + 1) % world();
-    s.for_items("p", pieces.of(me()), |s, p| {
+    s.for_items("c", chunks.of(me()), |s, c| {
         s.when(Cond::compare(Comparison::Gt, world(), 1), |s| {
             let parts: Vec<Part<'_>> = vec![
-                Box::new(|s| s.copy(x.on(&next).at(p), from.at(p))),
-                Box::new(|s| s.signal(moved.cell(&next, p), 1)),
+                Box::new(|s| s.copy(x.on(&next).at(c), from.at(c))),
+                Box::new(|s| s.signal(moved.cell(&next, c), 1)),
             ];
             let parts = shuffled(draw, parts);
             parts.iter().for_each(|part| part(s));
         });
     });
     let origin = (me() - 1) % world();
-    s.for_items("p", pieces.of(&origin), |s, p| {
+    s.for_items("c", chunks.of(&origin), |s, c| {
         if !draw.wrong() {
-            s.wait(moved.own_cell(p));
+            s.wait(moved.own_cell(c));
         }
         s.for_ranks("peer", draw.order(ranks().after_me()), |s, peer| {
             s.when(Cond::compare(Comparison::Ne, &peer, &origin), |s| {
                 let parts: Vec<Part<'_>> = vec![
-                    Box::new(|s| s.copy(x.on(&peer).at(p), x.at(p))),
-                    Box::new(|s| s.signal(moved.cell(&peer, p), 1)),
+                    Box::new(|s| s.copy(x.on(&peer).at(c), x.at(c))),
+                    Box::new(|s| s.signal(moved.cell(&peer, c), 1)),
                 ];
                 let parts = shuffled(draw, parts);
                 parts.iter().for_each(|part| part(s));
@@ -379,14 +379,14 @@ fn two_steps(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved) {
 fn relayed(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved, relay: TensorRef) {
     let Moved { x, from, .. } = moved;
     s.for_ranks("peer", draw.order(ranks().after_me()), |s, peer| {
-        s.for_items("p", moved.pieces.of(me()), |s, p| {
+        s.for_items("c", moved.chunks.of(me()), |s, c| {
             let slot = draw.rank(peer.clone(), &peer);
             let (there, to) = (slot.clone(), peer.clone());
             let whom = draw.rank(peer.clone(), &peer);
             let parts: Vec<Part<'_>> = vec![
-                Box::new(move |s| s.copy(relay.at(slot.clone()).at(p), from.at(p))),
-                Box::new(move |s| s.copy(x.on(&to).at(p), relay.at(there.clone()).at(p))),
-                Box::new(move |s| s.signal(moved.cell(&whom, p), 1)),
+                Box::new(move |s| s.copy(relay.at(slot.clone()).at(c), from.at(c))),
+                Box::new(move |s| s.copy(x.on(&to).at(c), relay.at(there.clone()).at(c))),
+                Box::new(move |s| s.signal(moved.cell(&whom, c), 1)),
             ];
             hand_off(draw, s, &peer, parts);
         });

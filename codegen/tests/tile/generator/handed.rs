@@ -55,7 +55,7 @@ impl Operands {
 #[derive(Clone, Copy)]
 struct Gather {
     x: TensorRef,
-    pieces: PartitionRef,
+    chunks: PartitionRef,
     here: CountersRef,
     /// Who moves it, and whether each rank fetches it.
     mover: Mover,
@@ -81,7 +81,7 @@ impl Gather {
         at: usize,
         (rows, operands): (u32, Operands),
     ) -> Gather {
-        let [x, pieces, here, w, y, tiles] = GATHERS[at];
+        let [x, chunks, here, w, y, tiles] = GATHERS[at];
         let multiplied = at == 0 || draw.of(4) != 1;
         let element = match (draw.of(4), multiplied) {
             (1, false) => F32,
@@ -89,7 +89,7 @@ impl Gather {
             (_, _) => operands.element,
         };
         let x = s.gathered(x, element);
-        let pieces = s.pieces(pieces, x, rows);
+        let chunks = s.chunks(chunks, x, rows);
         let product = multiplied.then(|| {
             let (w, y) = (s.local(w, element), s.out(y, Bf16));
             let (height, width) = sizes.tile;
@@ -104,8 +104,8 @@ impl Gather {
         });
         Gather {
             x,
-            pieces,
-            here: s.counters(here, [pieces.into()]),
+            chunks,
+            here: s.counters(here, [chunks.into()]),
             mover: [
                 Mover::Comm,
                 Mover::Comm,
@@ -122,21 +122,21 @@ impl Gather {
     /// What a rank does for one peer.
     fn moves(self, draw: &mut Draw<'_>, s: &mut ScheduleBuilder, peer: &RankExpr) {
         let Gather {
-            x, pieces, here, ..
+            x, chunks, here, ..
         } = self;
-        let chunk = if self.pulled { peer.clone() } else { me() };
-        for some in draw.some(pieces.of(chunk)) {
-            s.for_items("p", some, |s, p| {
+        let shard = if self.pulled { peer.clone() } else { me() };
+        for some in draw.some(chunks.of(shard)) {
+            s.for_items("c", some, |s, c| {
                 let (to, whom) = (peer.clone(), draw.rank(peer.clone(), peer));
                 let pulled = self.pulled;
                 let parts: Vec<Part<'_>> = vec![
                     Box::new(move |s| match pulled {
-                        true => s.copy(x.at(p), x.on(&to).at(p)),
-                        false => s.copy(x.on(&to).at(p), x.at(p)),
+                        true => s.copy(x.at(c), x.on(&to).at(c)),
+                        false => s.copy(x.on(&to).at(c), x.at(c)),
                     }),
                     Box::new(move |s| match pulled {
-                        true => s.signal(here.at(p), 1),
-                        false => s.signal(here.on(&whom).at(p), 1),
+                        true => s.signal(here.at(c), 1),
+                        false => s.signal(here.on(&whom).at(c), 1),
                     }),
                 ];
                 shuffled(draw, parts).into_iter().for_each(|part| part(s));
@@ -146,9 +146,9 @@ impl Gather {
 
     /// What a role does that only waits for it.
     fn awaits(self, draw: &mut Draw<'_>, s: &mut ScheduleBuilder) {
-        s.for_ranks("chunk", draw.order(ranks().after_me()), |s, chunk| {
-            s.for_items("p", self.pieces.of(&chunk), |s, p| {
-                s.wait(self.here.at(p));
+        s.for_ranks("shard", draw.order(ranks().after_me()), |s, shard| {
+            s.for_items("c", self.chunks.of(&shard), |s, c| {
+                s.wait(self.here.at(c));
             });
         });
     }
@@ -169,8 +169,8 @@ impl Gather {
             relu,
             across,
         } = product;
-        s.for_ranks("chunk", order, |s, chunk| {
-            for some in draw.some(tiles.of(&chunk)) {
+        s.for_ranks("shard", order, |s, shard| {
+            for some in draw.some(tiles.of(&shard)) {
                 s.for_items("t", some, |s, t| {
                     let parts: Vec<Part<'_>> = vec![
                         Box::new(|s| {
@@ -201,7 +201,7 @@ impl Gather {
 /// Two or three gathers by one role or two, each multiplied in a loop of its own or only awaited; perhaps a reduce-scatter of
 /// another product beside them.
 pub fn several(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes, world: u32) {
-    let rows = [sizes.piece, sizes.piece, sizes.piece / 2][draw.of(3)];
+    let rows = [sizes.chunk, sizes.chunk, sizes.chunk / 2][draw.of(3)];
     let operands = Operands::draw(draw);
     let count = 2 + draw.of(2);
     let gathers: Vec<Gather> = (0..count)
@@ -290,7 +290,7 @@ struct Sum {
 impl Sum {
     fn draw(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes, element: Dtype) -> Sum {
         let (x, w) = (s.local("x", element), s.local("w", element));
-        let y = s.scattered("y", Bf16);
+        let y = s.reduce_scattered("y", Bf16);
         let tiles = s.tiles("tiles", y, sizes.tile);
         Sum {
             x,

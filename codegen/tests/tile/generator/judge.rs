@@ -1,7 +1,7 @@
 //! What the verifier says of a case, and whether the case is right when it runs.
 //!
 //! A run is right if the emulator has nothing against it, and its numbers are those of the outputs' types: a gathered
-//! tensor is the ranks' chunks one after another, of inputs or of products; a sum over ranks is that of their products or inputs,
+//! tensor is the ranks' shards one after another, of inputs or of products; a sum over ranks is that of their products or inputs,
 //! with its addend once; a product whose columns the ranks divide is that with all shards; anything else is what the statements say one after another. None of this asks the verifier.
 
 use super::{Addend, Case, Meant, Product, Summed};
@@ -244,14 +244,14 @@ impl Promised<'_> {
         values
     }
 
-    /// Every rank has every rank's chunk of the tensor itself.
+    /// Every rank has every rank's shard of the tensor itself.
     fn gathered(&self, outcome: &Outcome, id: TensorId) -> Option<String> {
         let buffer = &self.kernel.buffers[id.index()];
-        let chunks = (0..self.case.world).flat_map(|rank| {
-            let rows = self.plan.geometry.chunk(buffer.rows, rank);
+        let shards = (0..self.case.world).flat_map(|rank| {
+            let rows = self.plan.geometry.shard(buffer.rows, rank);
             self.input(&buffer.name, rank, rows)
         });
-        let all: Vec<f32> = chunks.collect();
+        let all: Vec<f32> = shards.collect();
         let differs = |rank: &u32| {
             let output = outcome.output(self.launch, *rank, id);
             output.is_none_or(|output| output.values != all)
@@ -264,13 +264,13 @@ impl Promised<'_> {
     fn gathered_result(&self, outcome: &Outcome, id: TensorId) -> Option<String> {
         let buffer = &self.kernel.buffers[id.index()];
         let columns = self.plan.geometry.size(buffer.columns);
-        let chunks = (0..self.case.world).flat_map(|owner| {
-            let rows = self.plan.geometry.chunk(buffer.rows, owner);
+        let shards = (0..self.case.world).flat_map(|owner| {
+            let rows = self.plan.geometry.shard(buffer.rows, owner);
             let product = self.contribution(Summed::Products, owner);
             product[(rows.start * columns) as usize..(rows.end * columns) as usize].to_vec()
         });
         let relu = self.case.gathers_relu;
-        let all: Vec<f32> = chunks
+        let all: Vec<f32> = shards
             .map(|value: f32| if relu { value.max(0.0) } else { value })
             .collect();
         let differs = |rank: &u32| {
@@ -285,7 +285,7 @@ impl Promised<'_> {
     fn divided(&self, outcome: &Outcome, id: TensorId, product: Product) -> Option<String> {
         let shards = (0..self.case.world).flat_map(|owner| {
             let buffer = self.kernel.buffers.iter().find(|buffer| buffer.name == "w");
-            let rows = buffer.map(|w| self.plan.geometry.chunk(w.rows, owner));
+            let rows = buffer.map(|w| self.plan.geometry.shard(w.rows, owner));
             self.input("w", owner, rows.expect("there is a w"))
         });
         let w: Vec<f32> = shards.collect();

@@ -87,24 +87,24 @@ impl Case {
 /// How large everything is.
 #[derive(Clone, Copy)]
 pub struct Sizes {
-    /// Rows of a piece.
-    pub piece: u32,
+    /// Rows of a chunk.
+    pub chunk: u32,
     /// Rows and columns of a tile.
     pub tile: (u32, u32),
     /// What a drawn number of rows, and one of columns, is multiplied by.
     pub times: (u32, u32),
 }
 
-/// Several pieces and tiles in a chunk of a few rows.
+/// Several chunks and tiles in a shard of a few rows.
 const SMALL: Sizes = Sizes {
-    piece: 2,
+    chunk: 2,
     tile: (3, 4),
     times: (1, 1),
 };
 
-/// Tiles that tensor cores have, and several of them in a chunk.
+/// Tiles that tensor cores have, and several of them in a shard.
 pub const TENSOR_CORES: Sizes = Sizes {
-    piece: 128,
+    chunk: 128,
     tile: (128, 128),
     times: (64, 32),
 };

@@ -38,21 +38,21 @@ fn put(s: &mut ScheduleBuilder, draw: &mut Draw<'_>, parts: Vec<Part<'_>>) {
     shuffled(draw, parts).into_iter().for_each(|part| part(s));
 }
 
-/// Pieces of my rows, by whoever copies.
+/// Chunks of my rows, by whoever copies.
 fn gathered(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
     let (x, w) = (s.gathered("x", Bf16), s.local("w", Bf16));
     let y = s.out("y", Bf16);
-    let pieces = s.pieces("pieces", x, sizes.piece);
+    let chunks = s.chunks("chunks", x, sizes.chunk);
     let tiles = s.tiles("tiles", y, sizes.tile);
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
     let copies = |s: &mut ScheduleBuilder, draw: &mut Draw<'_>| {
         let (to, of) = (place(draw, x), cells(draw, arrived));
         let rows = draw.rank(me(), &((me() + 1) % world()));
-        for some in draw.some(pieces.of(rows)) {
-            s.for_items("p", some, |s, p| {
+        for some in draw.some(chunks.of(rows)) {
+            s.for_items("c", some, |s, c| {
                 let parts: Vec<Part<'_>> = vec![
-                    Box::new(|s| s.copy(to.clone().at(p), x.at(p))),
-                    Box::new(|s| s.signal(of.clone().at(p), 1)),
+                    Box::new(|s| s.copy(to.clone().at(c), x.at(c))),
+                    Box::new(|s| s.signal(of.clone().at(c), 1)),
                 ];
                 put(s, draw, parts);
             });
@@ -64,8 +64,8 @@ fn gathered(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
         _ => s.comm(2u32, |s| copies(s, draw)),
     }
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", draw.everyone(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk), |s, t| {
+        s.for_ranks("shard", draw.everyone(), |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| {
                 if !draw.wrong() {
                     s.wait(arrived.at(t.rows()));
                 }
@@ -101,7 +101,7 @@ fn computed(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
 /// Partials that the switch adds up.
 fn summed(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
     let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
-    let y = s.reduced("y", Bf16);
+    let y = s.all_reduced("y", Bf16);
     let tiles = s.tiles("tiles", y, sizes.tile);
     let partial = s.symmetric("partial", Bf16, y.whole(), 1);
     let ready = s.counters("ready", [world().into(), tiles.into()]);
@@ -140,7 +140,7 @@ fn summed(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
 /// Parts that are added to every rank's copy, behind the owner's.
 fn added(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
     let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
-    let y = s.reduced("y", Bf16);
+    let y = s.all_reduced("y", Bf16);
     let tiles = s.tiles("tiles", y, sizes.tile);
     let begun = s.counters("begun", [tiles.into()]);
     let done = s.counters("done", [world().into(), tiles.into()]);

@@ -8,7 +8,7 @@ use counterflow_codegen::dtype::Dtype::Bf16;
 /// Tiles of a product go straight to the owners of their rows, each in its sender's slot.
 pub fn exchange(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
     let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
-    let y = s.exchanged("y", Bf16);
+    let y = s.all_to_all("y", Bf16);
     let tiles = s.tiles("tiles", y, sizes.tile);
     let landed = s.counters("landed", [world().into(), tiles.into()]);
     let relu = draw.of(3) == 1;
@@ -43,15 +43,15 @@ pub fn exchange(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
 }
 
 /// Every rank computes its rows of a product, and all ranks get them: by the product's own CTAs, tile by tile, or by CTAs
-/// that move larger pieces. Whether they are a relu of it.
+/// that move larger chunks. Whether they are a relu of it.
 pub fn gather_results(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) -> bool {
     let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
     let y = s.gathered_output("y", Bf16);
     let tiles = s.tiles("tiles", y, sizes.tile);
-    let pieces = s.pieces("pieces", y, 2 * sizes.tile.0);
+    let chunks = s.chunks("chunks", y, 2 * sizes.tile.0);
     let moved = draw.of(2) == 1;
-    let ready = s.counters("ready", [pieces.into()]);
-    let arrived = s.counters("arrived", [if moved { pieces } else { tiles }.into()]);
+    let ready = s.counters("ready", [chunks.into()]);
+    let arrived = s.counters("arrived", [if moved { chunks } else { tiles }.into()]);
     let relu = draw.of(3) == 1;
     let peers = draw.order(ranks().after_me());
     s.gemm(GemmOptions::default(), |s| {
@@ -84,20 +84,20 @@ pub fn gather_results(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes
     });
     if moved {
         s.comm(2u32, |s| {
-            s.for_items("p", pieces.of(me()), |s, p| {
+            s.for_items("c", chunks.of(me()), |s, c| {
                 if !draw.wrong() {
-                    s.wait(ready.at(p));
+                    s.wait(ready.at(c));
                 }
                 s.for_ranks("peer", peers.clone(), |s, peer| {
                     let parts: Vec<Part<'_>> = vec![
-                        Box::new(|s| s.copy(y.on(&peer).at(p), y.at(p))),
-                        Box::new(|s| s.signal(arrived.on(&peer).at(p), 1)),
+                        Box::new(|s| s.copy(y.on(&peer).at(c), y.at(c))),
+                        Box::new(|s| s.signal(arrived.on(&peer).at(c), 1)),
                     ];
                     shuffled(draw, parts).into_iter().for_each(|part| part(s));
                 });
             });
             s.for_ranks("owner", draw.order(ranks().after_me()), |s, owner| {
-                s.for_items("p", pieces.of(&owner), |s, p| s.wait(arrived.at(p)));
+                s.for_items("c", chunks.of(&owner), |s, c| s.wait(arrived.at(c)));
             });
         });
     }
@@ -111,8 +111,8 @@ pub fn layers(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
         true => s.gathered("x", Bf16),
         false => s.local("x", Bf16),
     };
-    let pieces = s.pieces("pieces", x, sizes.piece);
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let chunks = s.chunks("chunks", x, sizes.chunk);
+    let arrived = s.counters("arrived", [chunks.into()]);
     let products = [1 + draw.of(2), 1 + draw.of(2)];
     let weights = |s: &mut ScheduleBuilder, names: [&str; 2], count: usize| -> Vec<TensorRef> {
         names[..count]
@@ -134,15 +134,15 @@ pub fn layers(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
         (4, _) => s.tiles("hidden_tiles", hidden, (2 * height, width / 2)),
         _ => s.tiles_like("hidden_tiles", hidden, tiles),
     };
-    let rows = s.pieces("rows", hidden, height);
+    let rows = s.chunks("rows", hidden, height);
     let ready = s.counters("ready", [rows.into()]);
     if gathers {
         s.comm(2u32, |s| {
             s.for_ranks("peer", draw.order(ranks().before_me()), |s, peer| {
-                for some in draw.some(pieces.of(me())) {
-                    s.for_items("p", some, |s, p| {
-                        s.copy(x.on(&peer).at(p), x.at(p));
-                        s.signal(arrived.on(&peer).at(p), 1);
+                for some in draw.some(chunks.of(me())) {
+                    s.for_items("c", some, |s, c| {
+                        s.copy(x.on(&peer).at(c), x.at(c));
+                        s.signal(arrived.on(&peer).at(c), 1);
                     });
                 }
             });
@@ -157,8 +157,8 @@ pub fn layers(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
                 order: Ranks,
                 f: &mut dyn FnMut(&mut ScheduleBuilder, [ItemsRef; 2])| {
         match gathers {
-            true => s.for_ranks("chunk", order, |s, chunk| {
-                f(s, [hidden_tiles.of(&chunk), tiles.of(&chunk)]);
+            true => s.for_ranks("shard", order, |s, shard| {
+                f(s, [hidden_tiles.of(&shard), tiles.of(&shard)]);
             }),
             false => f(s, [hidden_tiles.all(), tiles.all()]),
         }
@@ -201,20 +201,20 @@ pub fn layers(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
 /// A role that reduces and scatters `g`, beside a product that has nothing to do with it.
 pub fn summed_beside(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
     let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
-    let (g, r) = (s.local("g", Bf16), s.scattered("r", Bf16));
+    let (g, r) = (s.local("g", Bf16), s.reduce_scattered("r", Bf16));
     let tiles = s.tiles("tiles", y, sizes.tile);
     let sums = s.tiles_like("sums", r, tiles);
-    let pieces = s.pieces("pieces", r, sizes.piece);
+    let chunks = s.chunks("chunks", r, sizes.chunk);
     let copies = draw.of(2) == 1;
-    let partial = s.symmetric("partial", Bf16, r.chunk(), world());
+    let partial = s.symmetric("partial", Bf16, r.shard(), world());
     let landed = match copies {
-        true => s.counters("landed", [world().into(), pieces.into()]),
+        true => s.counters("landed", [world().into(), chunks.into()]),
         false => s.counters("landed", [world().into(), sums.into()]),
     };
     s.comm(2u32, |s| {
         s.for_ranks("owner", draw.order(ranks().after_me()), |s, owner| {
             let items = if copies {
-                pieces.of(&owner)
+                chunks.of(&owner)
             } else {
                 sums.of(&owner)
             };

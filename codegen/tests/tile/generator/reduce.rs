@@ -135,12 +135,12 @@ pub fn scatter(
 ) -> Meant {
     let (terms, meant) = Terms::draw(draw, s);
     let y = if everywhere {
-        s.reduced("y", Bf16)
+        s.all_reduced("y", Bf16)
     } else {
-        s.scattered("y", Bf16)
+        s.reduce_scattered("y", Bf16)
     };
     let tiles = s.tiles("tiles", y, sizes.tile);
-    let partial = s.symmetric("partial", Bf16, y.chunk(), world());
+    let partial = s.symmetric("partial", Bf16, y.shard(), world());
     let shared = draw.wrong();
     let axes = if shared {
         vec![tiles.into()]
@@ -242,7 +242,7 @@ pub fn scatter(
 
 pub fn add(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) -> Meant {
     let (terms, meant) = Terms::draw(draw, s);
-    let y = s.scattered("y", Bf16);
+    let y = s.reduce_scattered("y", Bf16);
     let tiles = s.tiles("tiles", y, sizes.tile);
     let one_cell = draw.wrong();
     let begun = s.counters("begun", if one_cell { vec![] } else { vec![tiles.into()] });

@@ -10,12 +10,12 @@ use counterflow_codegen::shape::Shape;
 pub fn gathers(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, parted: bool) -> Vec<Shape> {
     let launches = launches(draw);
     let tensors = ["z0", "z1"].map(|name| s.gathered(name, Bf16));
-    let pieces = [("p0", 0), ("p1", 1)].map(|(name, at)| s.pieces(name, tensors[at], 2u32));
+    let chunks = [("p0", 0), ("p1", 1)].map(|(name, at)| s.chunks(name, tensors[at], 2u32));
     let arrived =
-        [("arrived0", 0), ("arrived1", 1)].map(|(name, at)| s.counters(name, [pieces[at].into()]));
+        [("arrived0", 0), ("arrived1", 1)].map(|(name, at)| s.counters(name, [chunks[at].into()]));
     let meets = parted || draw.of(3) != 1;
     let met = meets.then(|| s.counters("met", []));
-    // Of each tensor: which rank's pieces are counted at rank 0, and whether beside the data.
+    // Of each tensor: which rank's chunks are counted at rank 0, and whether beside the data.
     let last = || world() - 1;
     let ranks_of_0 = [RankExpr::from(1), 1.into(), last(), 2.into()];
     let ranks_of_1 = [last(), last(), last(), 1.into()];
@@ -24,19 +24,19 @@ pub fn gathers(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, parted: bool) -> Ve
     let pure = |s: &mut ScheduleBuilder, at: usize| {
         if let Some(met) = met.filter(|_| alone[at]) {
             s.when(Cond::compare(Comparison::Eq, me(), &counted[at]), |s| {
-                s.for_items("p", pieces[at].of(me()), |s, _| s.signal(met.on(0), 1));
+                s.for_items("p", chunks[at].of(me()), |s, _| s.signal(met.on(0), 1));
             });
         }
     };
     s.comm(2u32, |s| {
         for at in 0..2 {
             s.for_ranks("peer", draw.order(ranks().before_me()), |s, peer| {
-                s.for_items("p", pieces[at].of(me()), |s, p| {
+                s.for_items("c", chunks[at].of(me()), |s, c| {
                     let (z, to) = (tensors[at], peer.clone());
                     let whom = draw.rank(peer.clone(), &peer);
                     let mut parts: Vec<Part<'_>> = vec![
-                        Box::new(move |s| s.copy(z.on(&to).at(p), z.at(p))),
-                        Box::new(move |s| s.signal(arrived[at].on(&whom).at(p), 1)),
+                        Box::new(move |s| s.copy(z.on(&to).at(c), z.at(c))),
+                        Box::new(move |s| s.signal(arrived[at].on(&whom).at(c), 1)),
                     ];
                     if let Some(met) = met.filter(|_| !alone[at]) {
                         let here = Cond::compare(Comparison::Eq, me(), &counted[at]);
@@ -54,8 +54,8 @@ pub fn gathers(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, parted: bool) -> Ve
     s.spare_warps(|s| {
         (0..2).for_each(|at| pure(s, at));
         for at in 0..2 {
-            s.for_ranks("chunk", draw.order(ranks().after_me()), |s, chunk| {
-                s.for_items("p", pieces[at].of(&chunk), |s, p| s.wait(arrived[at].at(p)));
+            s.for_ranks("shard", draw.order(ranks().after_me()), |s, shard| {
+                s.for_items("c", chunks[at].of(&shard), |s, c| s.wait(arrived[at].at(c)));
             });
         }
         if let Some(met) = met.filter(|_| waits) {
@@ -66,7 +66,7 @@ pub fn gathers(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, parted: bool) -> Ve
 }
 
 /// Two kinds of launches in turn. In some, a rank has rows in the smaller one that has none in the larger one: the last
-/// chunk is short.
+/// shard is short.
 fn launches(draw: &mut Draw<'_>) -> Vec<Shape> {
     const PAIRS: [[(u32, u32); 2]; 4] = [
         [(8, 5), (1, 4)],
@@ -90,15 +90,15 @@ fn launches(draw: &mut Draw<'_>) -> Vec<Shape> {
 /// Statements on scratch with no plan at all, beside a sound gather.
 pub fn soup(draw: &mut Draw<'_>, s: &mut ScheduleBuilder) {
     let x = s.gathered("x", Bf16);
-    let pieces = s.pieces("pieces", x, 2u32);
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let chunks = s.chunks("chunks", x, 2u32);
+    let arrived = s.counters("arrived", [chunks.into()]);
     let scratch = s.symmetric("scratch", Bf16, x.whole(), world());
-    let handed = s.counters("handed", [world().into(), pieces.into()]);
+    let handed = s.counters("handed", [world().into(), chunks.into()]);
     s.comm(2u32, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(&peer).at(c), x.at(c));
+                s.signal(arrived.on(&peer).at(c), 1);
             });
         });
     });
@@ -106,19 +106,19 @@ pub fn soup(draw: &mut Draw<'_>, s: &mut ScheduleBuilder) {
         for _ in 0..1 + draw.of(2) {
             let order = draw.order(ranks().after_me());
             s.for_ranks("peer", order, |s, peer| {
-                let chunk = draw.rank(me(), &peer);
-                s.for_items("p", pieces.of(chunk), |s, p| {
+                let shard = draw.rank(me(), &peer);
+                s.for_items("c", chunks.of(shard), |s, c| {
                     for _ in 0..1 + draw.of(4) {
                         let (rank, slot) = (draw.rank(peer.clone(), &peer), draw.rank(me(), &peer));
                         match draw.of(6) {
-                            0 | 1 => s.copy(scratch.on(rank).at(slot).at(p), x.at(p)),
+                            0 | 1 => s.copy(scratch.on(rank).at(slot).at(c), x.at(c)),
                             2 => s.copy(
-                                scratch.at(slot.clone()).at(p),
-                                scratch.on(rank).at(slot).at(p),
+                                scratch.at(slot.clone()).at(c),
+                                scratch.on(rank).at(slot).at(c),
                             ),
-                            3 => s.wait(handed.at(slot).at(p)),
-                            4 => s.wait(arrived.at(p)),
-                            _ => s.signal(handed.on(rank).at(slot).at(p), 1),
+                            3 => s.wait(handed.at(slot).at(c)),
+                            4 => s.wait(arrived.at(c)),
+                            _ => s.signal(handed.on(rank).at(slot).at(c), 1),
                         }
                     }
                 });
@@ -126,8 +126,8 @@ pub fn soup(draw: &mut Draw<'_>, s: &mut ScheduleBuilder) {
         }
     };
     s.spare_warps(|s| {
-        s.for_ranks("chunk", ranks().after_me(), |s, chunk| {
-            s.for_items("p", pieces.of(&chunk), |s, p| s.wait(arrived.at(p)));
+        s.for_ranks("shard", ranks().after_me(), |s, shard| {
+            s.for_items("c", chunks.of(&shard), |s, c| s.wait(arrived.at(c)));
         });
         some(draw, s);
     });

@@ -122,19 +122,19 @@ fn a_plan_names_every_dimension() {
 fn visiting(order: fn(u32, u32, u32) -> u32) -> Program {
     let mut s = ScheduleBuilder::new("visiting");
     let x = s.gathered("x", Bf16);
-    let pieces = s.pieces("pieces", x, 2u32);
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let chunks = s.chunks("chunks", x, 2u32);
+    let arrived = s.counters("arrived", [chunks.into()]);
     s.comm(2u32, |s| {
         s.for_ranks("peer", ranks().by(order), |s, peer| {
             s.when(Cond::compare(Comparison::Ne, &peer, me()), |s| {
-                s.for_items("p", pieces.of(me()), |s, p| {
-                    s.copy(x.on(&peer).at(p), x.at(p));
-                    s.signal(arrived.on(&peer).at(p), 1);
+                s.for_items("c", chunks.of(me()), |s, c| {
+                    s.copy(x.on(&peer).at(c), x.at(c));
+                    s.signal(arrived.on(&peer).at(c), 1);
                 });
             });
         });
-        s.for_ranks("chunk", ranks().after_me(), |s, chunk| {
-            s.for_items("p", pieces.of(&chunk), |s, p| s.wait(arrived.at(p)));
+        s.for_ranks("shard", ranks().after_me(), |s, shard| {
+            s.for_items("c", chunks.of(&shard), |s, c| s.wait(arrived.at(c)));
         });
     });
     s.finish()

@@ -25,11 +25,11 @@ impl Draw {
     }
 }
 
-/// What tells the receiver of a piece that it is there.
+/// What tells the receiver of a chunk that it is there.
 #[derive(Clone, Copy)]
 enum Counted {
-    /// A cell a piece.
-    Piece(CountersRef),
+    /// A cell a chunk.
+    Chunk(CountersRef),
     /// A cell a sender, whatever it sends.
     Sender(CountersRef),
     /// One cell for everything.
@@ -39,7 +39,7 @@ enum Counted {
 impl Counted {
     fn signal(self, s: &mut ScheduleBuilder, to: &RankExpr, p: Item) {
         match self {
-            Counted::Piece(cells) => s.signal(cells.on(to).at(p), 1),
+            Counted::Chunk(cells) => s.signal(cells.on(to).at(p), 1),
             Counted::Sender(cells) => s.signal(cells.on(to).at(me()), 1),
             Counted::One(cells) => s.signal(cells.on(to), 1),
         }
@@ -47,46 +47,46 @@ impl Counted {
 
     fn wait(self, s: &mut ScheduleBuilder, from: &RankExpr, p: Item) {
         match self {
-            Counted::Piece(cells) => s.wait(cells.at(p)),
+            Counted::Chunk(cells) => s.wait(cells.at(p)),
             Counted::Sender(cells) => s.wait(cells.at(from)),
             Counted::One(cells) => s.wait(cells),
         }
     }
 }
 
-/// Two gathers whose pieces tell of themselves in one of three ways, one sender perhaps in another way than the rest;
+/// Two gathers whose chunks tell of themselves in one of three ways, one sender perhaps in another way than the rest;
 /// signals without data; and rows that go through scratch, or are left there.
 fn schedule(draw: &mut Draw, world_size: u32) -> Program {
     let mut s = ScheduleBuilder::new("random");
     let tensors = [s.gathered("z1", Bf16), s.gathered("z2", Bf16)];
-    let pieces = [
-        s.pieces("of_z1", tensors[0], 2u32),
-        s.pieces("of_z2", tensors[1], 2u32),
+    let chunks = [
+        s.chunks("of_z1", tensors[0], 2u32),
+        s.chunks("of_z2", tensors[1], 2u32),
     ];
     let by_sender = s.counters("by_sender", [world().into()]);
     let one = s.counters("one", vec![]);
     let counted: Vec<Counted> = (0..2)
         .map(|which| {
-            let by_piece = s.counters(["by_z1", "by_z2"][which], [pieces[which].into()]);
+            let by_chunk = s.counters(["by_z1", "by_z2"][which], [chunks[which].into()]);
             [
-                Counted::Piece(by_piece),
-                Counted::Piece(by_piece),
+                Counted::Chunk(by_chunk),
+                Counted::Chunk(by_chunk),
                 Counted::Sender(by_sender),
                 Counted::One(one),
             ][draw.of(4) as usize]
         })
         .collect();
-    // One sender tells one receiver of one tensor by the one cell; one rank signals it for its pieces of the other.
+    // One sender tells one receiver of one tensor by the one cell; one rank signals it for its chunks of the other.
     let (which, to) = (draw.of(2) as usize, draw.rank(world_size));
     let odd = (draw.of(2) == 0).then(|| (which, draw.rank(world_size), to.clone()));
     let pure = (draw.of(2) == 0).then(|| (1 - which, draw.rank(world_size), to));
     let scratch = s.symmetric("scratch", Bf16, tensors[0].whole(), world());
-    let handed = s.counters("handed", [world().into(), pieces[0].into()]);
+    let handed = s.counters("handed", [world().into(), chunks[0].into()]);
     let through = draw.of(12).saturating_sub(6);
     let is = |rank: &RankExpr, other: &RankExpr| Cond::compare(Comparison::Eq, rank, other);
     s.comm(2u32, |s| {
         for which in 0..2 {
-            let (z, of, usual) = (tensors[which], pieces[which], counted[which]);
+            let (z, of, usual) = (tensors[which], chunks[which], counted[which]);
             s.for_ranks("peer", ranks().before_me(), |s, peer| {
                 s.for_items("p", of.of(me()), |s, p| {
                     s.copy(z.on(&peer).at(p), z.at(p));
@@ -109,24 +109,24 @@ fn schedule(draw: &mut Draw, world_size: u32) -> Program {
         }
         if let Some((which, from, to)) = &pure {
             s.when(is(&me(), from), |s| {
-                s.for_items("q", pieces[*which].of(me()), |s, _| s.signal(one.on(to), 1));
+                s.for_items("q", chunks[*which].of(me()), |s, _| s.signal(one.on(to), 1));
             });
         }
         for which in 0..2 {
-            s.for_ranks("chunk", ranks().after_me(), |s, chunk| {
-                s.for_items("p", pieces[which].of(&chunk), |s, p| match &odd {
+            s.for_ranks("shard", ranks().after_me(), |s, shard| {
+                s.for_items("c", chunks[which].of(&shard), |s, c| match &odd {
                     Some((at, from, to)) if *at == which => s.when_else(
-                        is(&chunk, from),
+                        is(&shard, from),
                         |s| {
                             s.when_else(
                                 is(&me(), to),
-                                |s| Counted::One(one).wait(s, &chunk, p),
-                                |s| counted[which].wait(s, &chunk, p),
+                                |s| Counted::One(one).wait(s, &shard, c),
+                                |s| counted[which].wait(s, &shard, c),
                             );
                         },
-                        |s| counted[which].wait(s, &chunk, p),
+                        |s| counted[which].wait(s, &shard, c),
                     ),
-                    _ => counted[which].wait(s, &chunk, p),
+                    _ => counted[which].wait(s, &shard, c),
                 });
             });
         }
@@ -134,34 +134,34 @@ fn schedule(draw: &mut Draw, world_size: u32) -> Program {
     if through > 0 {
         s.spare_warps(|s| {
             s.for_ranks("peer", ranks().after_me(), |s, peer| {
-                s.for_items("p", pieces[0].of(me()), |s, p| {
+                s.for_items("c", chunks[0].of(me()), |s, c| {
                     let slot = if through == 4 {
                         RankExpr::from(0)
                     } else {
                         me()
                     };
-                    s.copy(scratch.on(&peer).at(slot).at(p), z(&tensors, p));
-                    s.signal(handed.on(&peer).at(me()).at(p), 1);
+                    s.copy(scratch.on(&peer).at(slot).at(c), z(&tensors, c));
+                    s.signal(handed.on(&peer).at(me()).at(c), 1);
                 });
             });
             // Left there, or read again; by whoever wrote a slot of its own, too.
             if through == 2 || through == 5 {
-                s.for_items("p", pieces[0].of(me()), |s, p| {
-                    s.copy(scratch.at(me()).at(p), z(&tensors, p));
+                s.for_items("c", chunks[0].of(me()), |s, c| {
+                    s.copy(scratch.at(me()).at(c), z(&tensors, c));
                 });
             }
-            s.for_ranks("chunk", ranks().after_me(), |s, chunk| {
-                s.for_items("p", pieces[0].of(&chunk), |s, p| {
-                    s.wait(handed.at(&chunk).at(p))
+            s.for_ranks("shard", ranks().after_me(), |s, shard| {
+                s.for_items("c", chunks[0].of(&shard), |s, c| {
+                    s.wait(handed.at(&shard).at(c))
                 });
             });
         });
         if through >= 3 {
             s.copy_engine(|s| {
-                s.for_ranks("chunk", ranks().after_me(), |s, chunk| {
-                    s.for_items("p", pieces[0].of(&chunk), |s, p| {
-                        s.wait(handed.at(&chunk).at(p));
-                        s.copy(scratch.at(me()).at(p), scratch.at(&chunk).at(p));
+                s.for_ranks("shard", ranks().after_me(), |s, shard| {
+                    s.for_items("c", chunks[0].of(&shard), |s, c| {
+                        s.wait(handed.at(&shard).at(c));
+                        s.copy(scratch.at(me()).at(c), scratch.at(&shard).at(c));
                     });
                 });
             });

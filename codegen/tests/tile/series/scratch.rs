@@ -12,34 +12,34 @@ use counterflow_codegen::verify;
 fn left_there() -> Program {
     let mut s = ScheduleBuilder::new("left_there");
     let x = s.gathered("x", Bf16);
-    let pieces = s.pieces("pieces", x, 2u32);
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let chunks = s.chunks("chunks", x, 2u32);
+    let arrived = s.counters("arrived", [chunks.into()]);
     let scratch = s.symmetric("scratch", Bf16, x.whole(), world());
-    let handed = s.counters("handed", [world().into(), pieces.into()]);
+    let handed = s.counters("handed", [world().into(), chunks.into()]);
     s.comm(2u32, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(&peer).at(c), x.at(c));
+                s.signal(arrived.on(&peer).at(c), 1);
             });
         });
-        s.for_ranks("chunk", ranks().after_me(), |s, chunk| {
-            s.for_items("p", pieces.of(&chunk), |s, p| s.wait(arrived.at(p)));
+        s.for_ranks("shard", ranks().after_me(), |s, shard| {
+            s.for_items("c", chunks.of(&shard), |s, c| s.wait(arrived.at(c)));
         });
     });
     s.spare_warps(|s| {
         s.for_ranks("peer", ranks().after_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(scratch.on(&peer).at(me()).at(p), x.at(p));
-                s.signal(handed.on(&peer).at(me()).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(scratch.on(&peer).at(me()).at(c), x.at(c));
+                s.signal(handed.on(&peer).at(me()).at(c), 1);
             });
         });
-        s.for_items("p", pieces.of(me()), |s, p| {
-            s.copy(scratch.at(me()).at(p), x.at(p))
+        s.for_items("c", chunks.of(me()), |s, c| {
+            s.copy(scratch.at(me()).at(c), x.at(c))
         });
-        s.for_ranks("chunk", ranks().after_me(), |s, chunk| {
-            s.for_items("p", pieces.of(&chunk), |s, p| {
-                s.wait(handed.at(&chunk).at(p))
+        s.for_ranks("shard", ranks().after_me(), |s, shard| {
+            s.for_items("c", chunks.of(&shard), |s, c| {
+                s.wait(handed.at(&shard).at(c))
             });
         });
     });
@@ -51,9 +51,9 @@ fn what_nobody_reads_is_in_the_way_of_another_shape() {
     let refused = verify::series(&kernel(&left_there(), 2), &rows(8), &Machine::h200());
     insta::assert_snapshot!(trace(&refused.expect_err("refused")), @"
     error[reuse]: rank 0 writes rows 0..2 of scratch[0] on rank 0, perhaps while a launch of another shape writes there
-      --> s.copy(scratch.at(me()).at(p), x.at(p))
+      --> s.copy(scratch.at(me()).at(c), x.at(c))
       = spare_warps of rank 0 copies rows 0..2 of x to rows 0..2 of scratch[0]
-        --> s.copy(scratch.at(me()).at(p), x.at(p))
+        --> s.copy(scratch.at(me()).at(c), x.at(c))
       = the next launch waits for free_scratch, which is granted without waiting for this access
       = rows of scratch move in memory when the shape changes
       help: let a role that reads this scratch wait for a signal that comes after the access

@@ -17,12 +17,12 @@ fn is_not(rank: u32) -> Cond {
 }
 
 /// Two gathers. Rank 0 learns of rank 1's rows of `z1` by one cell, and rank 2 signals that cell for each of its
-/// pieces of `z2`, of which it has none in a launch of one row; nor has rank 1 then of `z1`.
+/// chunks of `z2`, of which it has none in a launch of one row; nor has rank 1 then of `z1`.
 pub fn one_cell() -> Program {
     let mut s = ScheduleBuilder::new("one_cell");
     let (z1, z2) = (s.gathered("z1", Bf16), s.gathered("z2", Bf16));
-    let of_z1 = s.pieces("of_z1", z1, 2u32);
-    let of_z2 = s.pieces("of_z2", z2, 2u32);
+    let of_z1 = s.chunks("of_z1", z1, 2u32);
+    let of_z2 = s.chunks("of_z2", z2, 2u32);
     let arrived1 = s.counters("arrived1", [of_z1.into()]);
     let arrived2 = s.counters("arrived2", [of_z2.into()]);
     let both = s.counters("both", vec![]);
@@ -52,18 +52,18 @@ pub fn one_cell() -> Program {
             s.for_items("q", of_z2.of(me()), |s, _| s.signal(both.on(0), 1));
         });
         s.when(is(0), |s| s.wait(both));
-        s.for_ranks("chunk", ranks().after_me(), |s, chunk| {
-            let from_1 = Cond::compare(Comparison::Eq, &chunk, RankExpr::from(1));
+        s.for_ranks("shard", ranks().after_me(), |s, shard| {
+            let from_1 = Cond::compare(Comparison::Eq, &shard, RankExpr::from(1));
             s.when_else(
                 from_1,
                 |s| {
                     s.when(is_not(0), |s| {
-                        s.for_items("p", of_z1.of(&chunk), |s, p| s.wait(arrived1.at(p)));
+                        s.for_items("p", of_z1.of(&shard), |s, p| s.wait(arrived1.at(p)));
                     });
                 },
-                |s| s.for_items("p", of_z1.of(&chunk), |s, p| s.wait(arrived1.at(p))),
+                |s| s.for_items("p", of_z1.of(&shard), |s, p| s.wait(arrived1.at(p))),
             );
-            s.for_items("q", of_z2.of(&chunk), |s, q| s.wait(arrived2.at(q)));
+            s.for_items("q", of_z2.of(&shard), |s, q| s.wait(arrived2.at(q)));
         });
     });
     s.finish()

@@ -70,14 +70,14 @@ fn wrong(program: &Program, edit: &mut dyn FnMut(&mut Op)) -> String {
 fn two_loops() -> Program {
     let mut s = ScheduleBuilder::new("two_loops");
     let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
-    let pieces = s.pieces("pieces", x, 128);
+    let chunks = s.chunks("chunks", x, 128);
     let tiles = s.tiles("tiles", y, (128, 128));
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
     s.comm(2, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(&peer).at(c), x.at(c));
+                s.signal(arrived.on(&peer).at(c), 1);
             });
         });
     });
@@ -88,8 +88,8 @@ fn two_loops() -> Program {
         });
     });
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks().before_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk), |s, t| {
+        s.for_ranks("shard", ranks().before_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| {
                 s.wait(arrived.at(t.rows()));
                 let product = s.dot(x.at(t), w.at(t));
                 s.store(y.at(t), product);

@@ -56,7 +56,7 @@ fn outputs_that_are_used_in_their_launch() {
         let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
         let z = s.out("z", F32);
         let tiles = s.tiles("tiles", y, (128, 128));
-        let rows = s.pieces("rows", y, 128);
+        let rows = s.chunks("rows", y, 128);
         s.gemm(GemmOptions::default(), |s| {
             s.for_items("t", tiles.grouped(8), |s, t| {
                 let product = s.dot(x.at(t), w.at(t));
@@ -175,7 +175,11 @@ fn variants_that_make_no_scales() {
       help: one of them: an amax is for the next scale, and here every launch makes its own
     ");
     let mut s = ScheduleBuilder::new("summed");
-    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.reduced("y", Bf16));
+    let (x, w, y) = (
+        s.local("x", Bf16),
+        s.local("w", Bf16),
+        s.all_reduced("y", Bf16),
+    );
     let tiles = s.tiles("tiles", y, (128, 128));
     s.gemm(GemmOptions::default(), |s| {
         s.for_items("t", tiles.grouped(8), |s, t| {
@@ -250,7 +254,7 @@ fn scales_that_warps_do_not_make_as_they_should() {
         }
     });
     insta::assert_snapshot!(broken(&gemm, "subtile", unscaled), @"
-    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..128 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..128 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = it is not multiplied by its scales
     ");
     let of_fewer = with(|op| {
@@ -437,7 +441,7 @@ fn scales_of_other_blocks_and_tensors() {
         list.insert(at, Node::Fragment(make));
     });
     insta::assert_snapshot!(for_no_plane, @"
-    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (shard or slot 0) on rank 0 for tile (0, 0)
       = it is multiplied by scales that the tensor does not have
     ");
 }

@@ -3,7 +3,7 @@
 use super::{THEIRS, program, series, variant};
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::interp::{self, Input, Options};
-use counterflow_codegen::rule::Rule;
+use counterflow_codegen::rule::ScaleRule;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use ndarray::Array2;
@@ -63,8 +63,8 @@ fn emulated(variant: &Variant, of: &Inputs) -> Vec<f64> {
 }
 
 /// With one scale for all of what a rank sends, as TransformerEngine's reduce-scatter has.
-fn of_one_scale(rule: &Rule, world: u32, of: &Inputs) -> Vec<f64> {
-    let chunk = M.div_ceil(world);
+fn of_one_scale(rule: &ScaleRule, world: u32, of: &Inputs) -> Vec<f64> {
+    let shard = M.div_ceil(world);
     let mut sums = vec![0.0f32; (M * N) as usize];
     let mut own = sums.clone();
     for rank in 0..world {
@@ -74,7 +74,7 @@ fn of_one_scale(rule: &Rule, world: u32, of: &Inputs) -> Vec<f64> {
             .fold(0.0f32, |amax, value| amax.max(value.abs()));
         let scale = rule.of_tensor(amax);
         for (at, value) in partial.iter().enumerate() {
-            if at as u32 / N / chunk == rank {
+            if at as u32 / N / shard == rank {
                 own[at] = *value;
             } else {
                 sums[at] += rule.to.value(rule.to.code(value * scale.multiplier)) * scale.stored;
@@ -116,7 +116,7 @@ fn errors(got: &[f64], exact: &[f64]) -> (f64, f64) {
 fn of(world: u32, inputs: &Inputs) -> [(f64, f64); 4] {
     let exact = exact(world, inputs);
     let plain = Variant::new(world).set("tiles", (128, 128));
-    let any = Rule {
+    let any = ScaleRule {
         power_of_two: false,
         ..THEIRS
     };

@@ -21,7 +21,7 @@ fn schedules_that_send_no_tiles_once() {
     let of = |name: &str| {
         let program = program(name);
         let tiles = program.tunables.iter().any(|it| it.name == "tiles");
-        let variant = Variant::new(4).partial_sums(THEIRS);
+        let variant = Variant::new(4).quantised_reduction(THEIRS);
         let variant = if tiles {
             variant.set("tiles", (128, 128))
         } else {
@@ -63,7 +63,7 @@ fn tiles_and_values_that_have_no_scales() {
     let both = variant(2, THEIRS).output_scales(THEIRS);
     let mut s = ScheduleBuilder::new("both");
     let (x, w, z) = (s.local("x", Bf16), s.local("w", Bf16), s.out("z", Bf16));
-    let y = s.scattered("y", Bf16);
+    let y = s.reduce_scattered("y", Bf16);
     let tiles = s.tiles("tiles", y, (128, 128));
     let partial = s.symmetric("partial", Bf16, y, world());
     let _ = z;
@@ -214,7 +214,7 @@ fn scales_that_warps_lose() {
         }
     });
     insta::assert_snapshot!(broken("subtile", unscaled), @"
-    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of partial (shard or slot 0) on rank 1 for tile (0, 0)
       = it is not multiplied by its scales
     ");
 }

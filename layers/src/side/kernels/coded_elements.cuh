@@ -37,7 +37,7 @@ struct Tile {
 // make(row, eight of the row, its results) for the 8 rows of this thread, then codes of all. `to.columns` are those of a half.
 template <class F>
 __device__ __forceinline__ void cast_tile(const Coded to, u32 halves, F make) {
-    // 16 pieces of 8 codes for each column. Pieces change places by the column's group, so that threads of a warp meet in no bank.
+    // 16 chunks of 8 codes for each column. Chunks change places by the column's group, so that threads of a warp meet in no bank.
     __shared__ __align__(16) uint2 on_side[SIDE * 16];
     const Tile tile(to.columns, halves);
     const u32 row = tile.row + tile.band * 8, column = tile.column + tile.group * 8;
@@ -74,7 +74,7 @@ __device__ __forceinline__ void cast_tile(const Coded to, u32 halves, F make) {
         on_side[(tile.group * 8 + j) * 16 + (tile.band ^ tile.group)] =
             make_uint2((pairs[0] | pairs[1] << 16) & u32(mask), (pairs[2] | pairs[3] << 16) & u32(mask >> 32));
     }
-    // All threads have stored their pieces behind this.
+    // All threads have stored their chunks behind this.
     __syncthreads();
     own = largest_of_cta(Num(own)).v;
 #pragma unroll

@@ -75,8 +75,11 @@ impl Case {
             false => columns,
         };
         let made = [rows, width];
-        let recipe =
-            quantise::Recipe::new(Rule::transformer_engine(to), Scaling::Delayed, Dtype::Bf16);
+        let recipe = quantise::Recipe::new(
+            ScaleRule::transformer_engine(to),
+            Scaling::Delayed,
+            Dtype::Bf16,
+        );
         let recipe = recipe.with_transposed();
         let quantiser = Quantiser::build(rank, recipe, made)?;
         let mut history: DeviceHistory = quantiser.history(Delayed::transformer_engine(to))?;
@@ -160,7 +163,7 @@ fn codes_of_an_activation_are_those_of_a_quantiser_of_what_it_gives() {
 #[test]
 fn recipes_that_no_activation_has_are_refused() {
     let done = each(1, |rank| {
-        let rule = Rule::transformer_engine(Fp8::E4M3);
+        let rule = ScaleRule::transformer_engine(Fp8::E4M3);
         let delayed = quantise::Recipe::new(rule, Scaling::Delayed, Dtype::Bf16);
         let one = Scaling::Current(Granularity::PerTensor);
         for recipe in [
@@ -183,7 +186,7 @@ fn recipes_that_no_activation_has_are_refused() {
             ([8, 16], Fp8::E5M2),
             ([9, 16], Fp8::E4M3),
         ] {
-            let rule = Rule::transformer_engine(to);
+            let rule = ScaleRule::transformer_engine(to);
             let recipe = quantise::Recipe::new(rule, Scaling::Delayed, Dtype::Bf16);
             let quantiser = Quantiser::build(rank, recipe, [8, 16])?;
             let mut history = quantiser.history(Delayed::transformer_engine(to))?;

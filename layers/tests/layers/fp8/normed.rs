@@ -35,7 +35,7 @@ impl Case {
         scaling: Scaling,
         shape: [usize; 2],
     ) -> Result<Case, Error> {
-        let rule = Rule::transformer_engine(Fp8::E4M3);
+        let rule = ScaleRule::transformer_engine(Fp8::E4M3);
         let rule = match shape[1] {
             272 => rule.powers_of_two(),
             _ => rule,
@@ -156,7 +156,7 @@ fn codes_of_a_norm_are_those_of_a_quantiser_of_what_it_gives() {
 #[test]
 fn recipes_that_need_an_amax_before_are_refused() {
     let done = each(1, |rank| {
-        let rule = Rule::transformer_engine(Fp8::E4M3);
+        let rule = ScaleRule::transformer_engine(Fp8::E4M3);
         let norm = Norm::new(Normalization::RmsNorm);
         let recipe = |scaling| quantise::Recipe::new(rule, scaling, Dtype::Bf16);
         let whole = recipe(Scaling::Current(Granularity::PerTensor));
@@ -166,7 +166,7 @@ fn recipes_that_need_an_amax_before_are_refused() {
             recipe(Scaling::Delayed).with_scale_in_each_row(),
             quantise::Recipe::new(rule, BLOCKS, Dtype::F32),
             quantise::Recipe::new(
-                Rule::transformer_engine(Fp8::E5M2),
+                ScaleRule::transformer_engine(Fp8::E5M2),
                 Scaling::Delayed,
                 Dtype::Bf16,
             ),

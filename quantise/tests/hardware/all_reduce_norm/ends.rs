@@ -3,7 +3,7 @@
 use super::{ROWS, launches, on_gpu};
 use crate::fine;
 use counterflow_codegen::dtype::Dtype;
-use counterflow_quantise::{AllReduceNorm, Granularity, Recipe, Rule, Scaling};
+use counterflow_quantise::{AllReduceNorm, Granularity, Recipe, ScaleRule, Scaling};
 use counterflow_runtime::{Communicator, Error, QuantTensor};
 use float8::F8E4M3;
 use half::bf16;
@@ -93,7 +93,13 @@ fn mistakes_are_refused_by_name() {
     let rank = &crate::emulated();
     let bf16s = |shape: [usize; 2]| fine(rank.zeros::<bf16>(shape));
     let build = |rows: usize, columns: usize| AllReduceNorm::of(rank).up_to(rows, columns);
-    let recipe = |pieces| Recipe::new(Rule::deep_gemm(), Scaling::Current(pieces), Dtype::Bf16);
+    let recipe = |pieces| {
+        Recipe::new(
+            ScaleRule::deep_gemm(),
+            Scaling::Current(pieces),
+            Dtype::Bf16,
+        )
+    };
     let kind = |error: Error| (error.kind(), error.to_string());
     let refused = |built: Result<AllReduceNorm, Error>| kind(built.map(drop).expect_err("refused"));
     let usage = |text: &str| ("usage", text.to_owned());

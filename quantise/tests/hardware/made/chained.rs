@@ -62,12 +62,12 @@ fn chained(all: &[Communicator], m: usize, n: usize) -> Result<(), Error> {
             .up_to(m, NEXT, n)
             .build()?;
         let [full, _] = op.needs("x")?.shape;
-        let chunk = full / all.len();
+        let shard = full / all.len();
         let x = rank.allocate::<bf16>("x", [full, K])?;
         let w = rank.zeros::<bf16>([n, K])?;
         w.write(&all_w)?;
         let me = rank.rank() as usize;
-        let mine = (me * chunk).min(m)..((me + 1) * chunk).min(m);
+        let mine = (me * shard).min(m)..((me + 1) * shard).min(m);
         x.rows(mine.clone())?
             .write(&all_x[mine.start * K..mine.end * K])?;
         let mut wanted = rank.zeros::<f32>([m, n])?;
@@ -132,8 +132,8 @@ fn gathered(all: &[Communicator], rows: usize, n: usize) -> Result<(), Error> {
             .up_to(m, NEXT, n)
             .build()?;
         let gathered = QuantTensor::allocate::<F8E4M3>(rank, "x", &gather.needs("x")?)?;
-        let (lines, chunk) = match gathered.scales().shape() {
-            [lines, chunk] => (*lines, *chunk),
+        let (lines, shard) = match gathered.scales().shape() {
+            [lines, shard] => (*lines, *shard),
             other => panic!("{other:?}"),
         };
         let lines = lines / all.len();
@@ -157,7 +157,7 @@ fn gathered(all: &[Communicator], rows: usize, n: usize) -> Result<(), Error> {
         let mut together = vec![0.0; lines * padded];
         for (line, row) in (0..lines).flat_map(|line| (0..m).map(move |row| (line, row))) {
             together[line * padded + row] =
-                of_ranks[(row / rows * lines + line) * chunk + row % rows];
+                of_ranks[(row / rows * lines + line) * shard + row % rows];
         }
         local.scales().write(&together)?;
         let mut wanted = rank.zeros::<bf16>([m, NEXT])?;
@@ -198,7 +198,7 @@ fn emulated_ranks_gather_what_they_wrote() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Worlds of 1 to 8, with chunks that are short or empty, and rows of every number of blocks.
+    /// Worlds of 1 to 8, with shards that are short or empty, and rows of every number of blocks.
     #[test]
     fn emulated_ranks_chain_products(world in 1u32..=8, m in 1usize..200, sixteens in 1usize..24) {
         fine(chained(&fine(Communicator::emulated(world)), m, 16 * sixteens));

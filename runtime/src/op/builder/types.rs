@@ -3,7 +3,7 @@
 use super::OpBuilder;
 use crate::op::typed::Launcher;
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::rule::Rule;
+use counterflow_codegen::rule::ScaleRule;
 use counterflow_codegen::variant::{Layout, Scales};
 
 impl<S: Launcher> OpBuilder<'_, S> {
@@ -38,13 +38,13 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// Sets the scales of FP8 operands. Launches take each operand as a [`QuantTensor`](crate::QuantTensor), codes and scales together, and read
     /// the scales in the GPU's memory when they run: one f32 of any alignment; or, with [`Scales::PerRow`], one f32 for each of its
     /// rows, as a tensor of as many rows and one column. Scales of rows that are gathered travel with them: like their operand
-    /// they are in the symmetric heap, where a rank fills its own chunk. One scale for all of what is gathered is given to all
+    /// they are in the symmetric heap, where a rank fills its own shard. One scale for all of what is gathered is given to all
     /// ranks alike.
     ///
     /// Scales of blocks are planes as quantisers write them: of 1×128 `[⌈K/128⌉][rows padded to 4]`, of 128×128
     /// `[⌈rows/128⌉][⌈K/128⌉
-    /// padded to 4]`. Where they are gathered, each rank's chunk has a plane of its own, all behind each other in the heap, and a
-    /// chunk has a multiple of 4 rows, or of 128, but for the last. Lines of 1×128 are as long as a full chunk has rows:
+    /// padded to 4]`. Where they are gathered, each rank's shard has a plane of its own, all behind each other in the heap, and a
+    /// shard has a multiple of 4 rows, or of 128, but for the last. Lines of 1×128 are as long as a full shard has rows:
     /// [`Op::needs_at`](crate::op::Op::needs_at) has that number for each number of rows.
     ///
     /// ```
@@ -98,7 +98,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
     ///     assert_eq!(x.scales().shape(), [2 * 2, 32]); // of each rank two lines, of 32 rows
     ///     w.codes().write(&[e4m3::ONE; 64 * 256])?;
     ///     w.scales().write(&[0.5, 0.25, 0.0, 0.0])?; // a number for each 128 of K, and padding
-    ///     let mine = x.rows(op.chunk("x", rank.rank(), 64)?)?;
+    ///     let mine = x.rows(op.shard("x", rank.rank(), 64)?)?;
     ///     mine.codes().write(&[e4m3::ONE; 32 * 256])?;
     ///     let sized = |scale: f32| scale * (rank.rank() + 1) as f32;
     ///     mine.scales().write(&[[sized(1.0); 32], [sized(4.0); 32]].concat())?; // or a quantiser does
@@ -148,11 +148,11 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// quantising the f32 results would give. Tiles have a multiple of 128 columns.
     ///
     /// ```
-    /// use counterflow::rule::{Fp8, Rule};
+    /// use counterflow::rule::{Fp8, ScaleRule};
     /// use counterflow::{Communicator, Dtype, QuantTensor, Scales, prelude::{bf16, e4m3}, schedules::GemmOp};
     ///
     /// let rank = &Communicator::emulated(1)?[0];
-    /// let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
+    /// let rule = ScaleRule::transformer_engine(Fp8::E4M3).powers_of_two();
     /// let up = rank.op_of::<GemmOp>().output_scales(rule).first_options().up_to(64, 256, 64).build()?;
     /// let down = rank.op_of::<GemmOp>().dtype(Dtype::E4M3).scales(Scales::Blocks1d2d);
     /// let down = down.first_options().up_to(64, 64, 256).build()?;
@@ -171,7 +171,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// assert_eq!(z.read()?, [bf16::from_f32(128.0 * (64.0 + 2.0 * 16.0)); 64 * 64]);
     /// # Ok::<(), counterflow::Error>(())
     /// ```
-    pub fn output_scales(mut self, rule: Rule) -> Self {
+    pub fn output_scales(mut self, rule: ScaleRule) -> Self {
         self.variant = self.variant.output_scales(rule);
         self
     }
@@ -196,13 +196,13 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// on its way, as a ring does, or in memory, is refused, and so are values that are computed before they are sent.
     ///
     /// ```
-    /// use counterflow::rule::{Fp8, Rule};
+    /// use counterflow::rule::{Fp8, ScaleRule};
     /// use counterflow::{Communicator, prelude::bf16, schedules::GemmRsOp};
     ///
     /// Communicator::each(&Communicator::emulated(2)?, |rank| {
     ///     rank.reserve(2 << 20)?;
-    ///     let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
-    ///     let op = rank.op_of::<GemmRsOp>().partial_sums(rule).set("tiles", (128, 128));
+    ///     let rule = ScaleRule::transformer_engine(Fp8::E4M3).powers_of_two();
+    ///     let op = rank.op_of::<GemmRsOp>().quantised_reduction(rule).set("tiles", (128, 128));
     ///     let op = op.first_options().up_to(64, 32, 16).build()?;
     ///     let (x, w) = (rank.zeros::<bf16>([64, 16])?, rank.zeros::<bf16>([32, 16])?);
     ///     x.write(&[bf16::ONE; 64 * 16])?;
@@ -214,8 +214,8 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// })?;
     /// # Ok::<(), counterflow::Error>(())
     /// ```
-    pub fn partial_sums(mut self, rule: Rule) -> Self {
-        self.variant = self.variant.partial_sums(rule);
+    pub fn quantised_reduction(mut self, rule: ScaleRule) -> Self {
+        self.variant = self.variant.quantised_reduction(rule);
         self
     }
 
@@ -326,7 +326,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// ```
     ///
     /// # Condition
-    /// Where [`OpBuilder::early_after_foreign_kernels`] is called, too: no other library's kernel that writes the tensor in the rank's
+    /// Where [`OpBuilder::pdl_after_foreign_kernels`] is called, too: no other library's kernel that writes the tensor in the rank's
     /// own stream lets the next kernel begin before its own end (`griddepcontrol.launch_dependents`).
     pub fn constant(mut self, tensor: &str) -> Self {
         self.variant = self.variant.constant(tensor);

@@ -12,7 +12,7 @@ use crate::suite;
 use counterflow_codegen::builder::{ScheduleBuilder, me, others, ranks, tune, world};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::program::Program;
-use counterflow_codegen::rule::{Fp8, Rule};
+use counterflow_codegen::rule::{Fp8, ScaleRule};
 use counterflow_codegen::variant::{Asked, Scales, Tensors, Variant};
 use counterflow_runtime::Owner;
 use counterflow_runtime::family::{Family, Stage, sources};
@@ -160,9 +160,9 @@ fn two_products(ours: &Built, plain: Option<&Built>, alone: &Built, apart: Optio
 
 #[test]
 fn what_is_reserved_is_taken_product_after_product() {
-    let theirs = Rule::transformer_engine(Fp8::E4M3);
+    let theirs = ScaleRule::transformer_engine(Fp8::E4M3);
     let fp8 = |scales| Variant::new(WORLD).dtype(Dtype::E4M3).scales(scales);
-    let sums = fp8(Scales::Blocks1d2d).partial_sums(theirs);
+    let sums = fp8(Scales::Blocks1d2d).quantised_reduction(theirs);
     let all: [(Schedule, Variant); 7] = [
         (library::gemm_rs, fp8(Scales::PerTensor)),
         (library::gemm_ar, fp8(Scales::PerRow)),
@@ -170,7 +170,10 @@ fn what_is_reserved_is_taken_product_after_product() {
         (library::gemm_ar, sums),
         (library::ag_gemm, fp8(Scales::Blocks1d2d)),
         (library::gemm_rs, Variant::new(WORLD)),
-        (library::gemm_rs, Variant::new(WORLD).partial_sums(theirs)),
+        (
+            library::gemm_rs,
+            Variant::new(WORLD).quantised_reduction(theirs),
+        ),
     ];
     for (schedule, variant) in all {
         let free = variant
@@ -185,9 +188,12 @@ fn what_is_reserved_is_taken_product_after_product() {
 /// Tiles go to their owners, who add them.
 fn reduce_scatter() -> Program {
     let mut s = ScheduleBuilder::new("reduce_scatter");
-    let (g, y) = (s.local("g", Dtype::Bf16), s.scattered("y", Dtype::Bf16));
+    let (g, y) = (
+        s.local("g", Dtype::Bf16),
+        s.reduce_scattered("y", Dtype::Bf16),
+    );
     let tiles = s.tiles("tiles", y, (128, 128));
-    let partial = s.symmetric("partial", Dtype::Bf16, y.chunk(), world());
+    let partial = s.symmetric("partial", Dtype::Bf16, y.shard(), world());
     let landed = s.counters("landed", [world().into(), tiles.into()]);
     s.comm(8u32, |s| {
         s.for_ranks("owner", ranks().after_me(), |s, owner| {

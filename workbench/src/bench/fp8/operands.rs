@@ -87,7 +87,7 @@ impl Held {
 fn share(rank: &Communicator, planned: &Planned<'_>, operand: TensorId) -> Share {
     let rows = planned.built.kernel.buffers[operand.index()].rows;
     Share {
-        rows: planned.plan.geometry.chunk_rows(rows),
+        rows: planned.plan.geometry.shard_rows(rows),
         rank: rank.rank(),
     }
 }

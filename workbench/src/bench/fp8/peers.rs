@@ -12,7 +12,7 @@ use counterflow_codegen::program::TensorId;
 use counterflow_runtime::gpus::Memory;
 use counterflow_runtime::{Communicator, Error};
 
-/// Planes of all rows, of scales of 1×128 that are gathered chunk by chunk: products by themselves read no others. All sets
+/// Planes of all rows, of scales of 1×128 that are gathered shard by shard: products by themselves read no others. All sets
 /// share one.
 pub(super) struct Joined([Option<(Matrix, u32, Memory)>; 2]);
 
@@ -32,9 +32,9 @@ impl Joined {
             }
             let matrix = both[&(side, own.pieces[side])].matrix;
             let rows = built.kernel.buffers[operand.index()].rows;
-            let chunk = first.plan.geometry.chunk_rows(rows);
+            let shard = first.plan.geometry.shard_rows(rows);
             let plane = Memory::new(rank, "joined", 4 * matrix.scales(), false)?;
-            Ok(Some((matrix, chunk, plane)))
+            Ok(Some((matrix, shard, plane)))
         };
         Ok(Joined([of(0)?, of(1)?]))
     }
@@ -50,10 +50,10 @@ impl Joined {
     /// Makes the planes of what has come.
     fn join(&self, fp8: &Fp8, set: &Set) -> Result<(), Error> {
         for (side, joined) in self.0.iter().enumerate() {
-            if let (Some((matrix, chunk, to)), Some(from)) =
+            if let (Some((matrix, shard, to)), Some(from)) =
                 (joined, &set.operands[side].given.scales)
             {
-                fp8.join_chunks(*matrix, (from.address(), to.address()), *chunk)?;
+                fp8.join_shards(*matrix, (from.address(), to.address()), *shard)?;
             }
         }
         Ok(())

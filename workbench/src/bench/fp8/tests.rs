@@ -9,10 +9,10 @@ use crate::suite::{self, Case};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::model::{Machine, Volume};
 use counterflow_codegen::program::{Program, TensorId};
-use counterflow_codegen::rule::{Fp8, Rule};
+use counterflow_codegen::rule::{Fp8, ScaleRule};
 use counterflow_codegen::variant::{Scales, Variant};
 
-/// Rows that no chunk divides, and columns and K that no block of 128 does.
+/// Rows that no shard divides, and columns and K that no block of 128 does.
 const SIZE: [u32; 3] = [1000, 528, 1104];
 
 type Schedule = fn(&Sizes) -> Program;
@@ -98,7 +98,7 @@ fn what_is_gathered_moves_with_its_scales() {
                 .div_ceil(u64::from(world))
                 .next_multiple_of(unit);
             let blocks = k.div_ceil(128);
-            // Bytes of a part: the elements of a chunk, which whole blocks divide, and their scales.
+            // Bytes of a part: the elements of a shard, which whole blocks divide, and their scales.
             let square = || {
                 let rows = rows.next_multiple_of(128);
                 (rows, rows / 128 * blocks.next_multiple_of(4) * 4)
@@ -155,8 +155,8 @@ fn sums_over_ranks_move_no_operand() {
                 Scales::Blocks1d2d | Scales::Blocks1d1d => 4,
                 Scales::Blocks2d1d => 128,
             };
-            let chunk = m.div_ceil(u64::from(world)).next_multiple_of(unit);
-            assert_eq!(padded(planned), [chunk * n, chunk * n * u64::from(world)]);
+            let shard = m.div_ceil(u64::from(world)).next_multiple_of(unit);
+            assert_eq!(padded(planned), [shard * n, shard * n * u64::from(world)]);
             let kernel = &planned.built.kernel;
             let on_its_way = ["gemm_rs_add", "rs_ring"].contains(&&kernel.name[..]) && world > 1;
             let wanted = if on_its_way { world } else { 1 };
@@ -169,14 +169,14 @@ fn sums_over_ranks_move_no_operand() {
 /// NCCL adds what cuBLASLt writes.
 #[test]
 fn rows_of_nccl_say_what_it_adds_instead_of_codes() {
-    let told = |schedule: Schedule, dtype, rule: Option<Rule>| {
+    let told = |schedule: Schedule, dtype, rule: Option<ScaleRule>| {
         let variant = Variant::new(2).dtype(dtype);
-        let variant = rule.map_or(variant.clone(), |rule| variant.partial_sums(rule));
+        let variant = rule.map_or(variant.clone(), |rule| variant.quantised_reduction(rule));
         let built = variants::build(&schedule(&sizes()), &variant);
         let built = built.unwrap_or_else(|error| panic!("{error}"));
         peer::name(&planned(&built, &suite::single([1024; 3])), "cuBLASLt")
     };
-    let rule = |to| Some(Rule::transformer_engine(to));
+    let rule = |to| Some(ScaleRule::transformer_engine(to));
     for (schedule, _) in SUMS {
         assert_eq!(told(schedule, Dtype::Bf16, None), "cuBLASLt, then NCCL");
     }

@@ -2,7 +2,7 @@
 
 use crate::cuda::Difference;
 use counterflow_codegen::bounds::{Made, Magnitude};
-use counterflow_codegen::rule::Rule;
+use counterflow_codegen::rule::ScaleRule;
 
 /// Bytes as f32 numbers.
 pub(super) fn numbers(bytes: &[u8]) -> Vec<f32> {
@@ -32,7 +32,7 @@ pub(super) fn amax(got: &[f32], blocks: &[Magnitude]) -> Difference {
 /// of so many
 /// lines.
 pub(super) fn scales(
-    rule: &Rule,
+    rule: &ScaleRule,
     (plane, pitch): (&[f32], usize),
     (blocks, lines): (&[Magnitude], usize),
 ) -> Difference {
@@ -51,7 +51,7 @@ pub(super) fn scales(
 }
 
 /// Loss of the least code of each block, rounded up.
-pub(super) fn least(rule: &Rule, blocks: &[Magnitude]) -> Vec<f32> {
+pub(super) fn least(rule: &ScaleRule, blocks: &[Magnitude]) -> Vec<f32> {
     let least = |block| Made::of(rule, block).least_code(rule) as f32;
     blocks.iter().map(|block| least(block).next_up()).collect()
 }

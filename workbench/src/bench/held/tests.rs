@@ -116,9 +116,9 @@ fn amaxes_that_are_wrong_are_seen() {
     }
 }
 
-fn rules() -> [Rule; 3] {
-    let theirs = Rule::transformer_engine(Fp8::E4M3);
-    [theirs, theirs.powers_of_two(), Rule::deep_gemm()]
+fn rules() -> [ScaleRule; 3] {
+    let theirs = ScaleRule::transformer_engine(Fp8::E4M3);
+    [theirs, theirs.powers_of_two(), ScaleRule::deep_gemm()]
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn scales_that_are_wrong_are_seen() {
 }
 
 /// Terms whose addresses nobody looks at.
-fn terms(rule: &Rule, parts: u32) -> Terms {
+fn terms(rule: &ScaleRule, parts: u32) -> Terms {
     let none = Address::default();
     let exact = Exactly {
         value: none,
@@ -172,7 +172,7 @@ fn terms(rule: &Rule, parts: u32) -> Terms {
         narrowed: Some(Narrowed {
             least: none,
             loses: of_codes(rule),
-            chunk: None,
+            shard: None,
         }),
         ..exact.alone()
     }
@@ -230,18 +230,18 @@ fn results_by_scales_that_launches_make_are_within_what_codes_lose() {
 #[test]
 fn partial_sums_beyond_what_codes_lose_are_seen() {
     const WORLD: u32 = 3;
-    let theirs = Rule::transformer_engine(Fp8::E5M2);
+    let theirs = ScaleRule::transformer_engine(Fp8::E5M2);
     for (schedule, rule) in [
         (library::gemm_rs as Schedule, rules()[1]),
         (library::gemm_ar, rules()[2]),
         (library::gemm_rs, theirs),
     ] {
-        let variant = Variant::new(WORLD).partial_sums(rule);
+        let variant = Variant::new(WORLD).quantised_reduction(rule);
         let built = variants::build(&program(schedule), &variant).expect("measured");
         let planned = planned(&built, &case());
         let left = left(&planned);
-        let chunk = Codes::of(&planned).and_then(|codes| codes.chunk);
-        let chunk = chunk.expect("a rank's own is as it is") as usize;
+        let shard = Codes::of(&planned).and_then(|codes| codes.shard);
+        let shard = shard.expect("a rank's own is as it is") as usize;
         let products = products(library::gemm, WORLD);
         let least: Vec<_> = products
             .iter()
@@ -256,7 +256,7 @@ fn partial_sums_beyond_what_codes_lose_are_seen() {
                 let output = left.output(0, rank, built.roles.y).expect("an output");
                 let first = output.rows.start as usize * columns;
                 for (at, got) in (first..).zip(&output.values) {
-                    let own = at / columns / chunk;
+                    let own = at / columns / shard;
                     let of = |part: usize| {
                         let sent = as_codes && part != own;
                         term(products[part][at], sent.then(|| least[part][block(at)]))

@@ -90,7 +90,7 @@ mod tests {
     use super::super::{Exactly, Narrowed};
     use super::*;
     use counterflow_codegen::bounds::of_codes;
-    use counterflow_codegen::rule::{Fp8, Rule};
+    use counterflow_codegen::rule::{Fp8, ScaleRule};
     use counterflow_runtime::driver::Address;
 
     fn exact() -> Terms {
@@ -127,12 +127,12 @@ mod tests {
     #[test]
     fn what_codes_are_allowed_hides_no_term() {
         for to in [Fp8::E4M3, Fp8::E5M2] {
-            let rule = Rule::transformer_engine(to).powers_of_two();
+            let rule = ScaleRule::transformer_engine(to).powers_of_two();
             for parts in 2..=8 {
                 let narrowed = Narrowed {
                     least: Address::default(),
                     loses: of_codes(&rule),
-                    chunk: None,
+                    shard: None,
                 };
                 let terms = Terms {
                     parts,
@@ -163,7 +163,7 @@ mod tests {
     /// One that is not rounded on its way is allowed no more than its sum.
     #[test]
     fn a_ranks_own_product_is_no_code() {
-        let rule = Rule::transformer_engine(Fp8::E4M3);
+        let rule = ScaleRule::transformer_engine(Fp8::E4M3);
         let bounds = Bounds {
             loses: of_codes(&rule),
             between: 0.0,

@@ -43,8 +43,8 @@ pub(crate) struct Narrowed {
     pub least: Address,
     /// Relative loss besides.
     pub loses: f64,
-    /// Rows of a chunk, if a rank adds its own products of its chunk as they are.
-    pub chunk: Option<u32>,
+    /// Rows of a shard, if a rank adds its own products of its shard as they are.
+    pub shard: Option<u32>,
 }
 
 /// A result: those rows of a matrix with so many columns, one after another.
@@ -194,7 +194,7 @@ impl Fp8 {
         }
         arguments.bytes(&terms.stride.to_le_bytes());
         arguments.number(terms.parts);
-        arguments.number(narrowed.and_then(|narrowed| narrowed.chunk).unwrap_or(0));
+        arguments.number(narrowed.and_then(|narrowed| narrowed.shard).unwrap_or(0));
         arguments.address(before.unwrap_or_default());
         arguments.number(got.rows.start);
         arguments.number(got.columns);

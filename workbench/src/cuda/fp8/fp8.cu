@@ -100,40 +100,40 @@ exact(const u8* x, const float* of_x, Matrix left, const u8* w, const float* of_
     }
 }
 
-// Where a rank has rows of its own, and its peers the others: the codes of its chunk of `of`, and NaN elsewhere.
-extern "C" __global__ void share_codes(u8* to, const u8* codes, Matrix of, u32 chunk, u32 rank) {
+// Where a rank has rows of its own, and its peers the others: the codes of its shard of `of`, and NaN elsewhere.
+extern "C" __global__ void share_codes(u8* to, const u8* codes, Matrix of, u32 shard, u32 rank) {
     u64 count = (u64)of.rows * of.columns, step = (u64)gridDim.x * blockDim.x;
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
-        to[i] = (u32)(i / of.columns) / chunk == rank ? codes[i] : 0xff;
+        to[i] = (u32)(i / of.columns) / shard == rank ? codes[i] : 0xff;
     }
 }
-// Where the scale of a row's 128 columns is, if each chunk of rows has a plane of its own.
-__device__ u64 place_in_chunk(Matrix of, u32 chunk, u32 row, u32 line) {
-    return ((u64)(row / chunk) * ((of.columns + 127) / 128) + line) * chunk + row % chunk;
+// Where the scale of a row's 128 columns is, if each shard of rows has a plane of its own.
+__device__ u64 place_in_shard(Matrix of, u32 shard, u32 row, u32 line) {
+    return ((u64)(row / shard) * ((of.columns + 127) / 128) + line) * shard + row % shard;
 }
-// The same of a plane, `count` numbers. Those of 1×128 lie chunk by chunk, the others as in a plane of all rows.
-extern "C" __global__ void share_scales(float* to, const float* plane, Matrix of, u32 chunk, u32 rank, u64 count) {
+// The same of a plane, `count` numbers. Those of 1×128 lie shard by shard, the others as in a plane of all rows.
+extern "C" __global__ void share_scales(float* to, const float* plane, Matrix of, u32 shard, u32 rank, u64 count) {
     const u32 lines = (of.columns + 127) / 128;
     u64 step = (u64)gridDim.x * blockDim.x;
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
         u32 row = (u32)i;
         u64 from = i;
         if (of.pieces == ONE_BY_128) {
-            row = (u32)(i / ((u64)lines * chunk)) * chunk + (u32)(i % chunk);
-            from = place(of, row, (u32)(i / chunk % lines) * 128);
+            row = (u32)(i / ((u64)lines * shard)) * shard + (u32)(i % shard);
+            from = place(of, row, (u32)(i / shard % lines) * 128);
         } else if (of.pieces == SQUARE) {
             row = (u32)(i / ((lines + 3) / 4 * 4)) * 128;
         }
         float value = row < of.rows ? plane[from] : 0;
-        to[i] = row / chunk == rank ? value : __uint_as_float(~0u);
+        to[i] = row / shard == rank ? value : __uint_as_float(~0u);
     }
 }
-// Scales of 1×128 that lie chunk by chunk, as a plane of all rows has them.
-extern "C" __global__ void join_chunks(float* plane, const float* chunks, Matrix of, u32 chunk) {
+// Scales of 1×128 that lie shard by shard, as a plane of all rows has them.
+extern "C" __global__ void join_shards(float* plane, const float* shards, Matrix of, u32 shard) {
     u64 count = (u64)of.rows * ((of.columns + 127) / 128), step = (u64)gridDim.x * blockDim.x;
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
         u32 row = (u32)(i % of.rows), line = (u32)(i / of.rows);
-        plane[place(of, row, line * 128)] = chunks[place_in_chunk(of, chunk, row, line)];
+        plane[place(of, row, line * 128)] = shards[place_in_shard(of, shard, row, line)];
     }
 }
 
@@ -182,10 +182,10 @@ __device__ double number(const void* from, u64 i, u32 type) {
 //
 // Where `got` is codes, a plane has their scales, or they were multiplied by `given` and are no larger than `limit`.
 // Where there is `least`, products were codes before they were added, which lose `loses` of them and what it says of
-// each row and 128 columns; but for those that the rank adds whose rows they are, `chunk` of them. The host has the
+// each row and 128 columns; but for those that the rank adds whose rows they are, `shard` of them. The host has the
 // same in `Bounds`.
 extern "C" __global__ void differ_exact(const void* got, u32 type, const float* plane, u32 pitch, float given, const char* value,
-                                        const char* allowed, const char* least, u64 stride, u32 parts, u32 chunk, const void* before,
+                                        const char* allowed, const char* least, u64 stride, u32 parts, u32 shard, const void* before,
                                         u32 row, u32 columns, u64 count, double loses, double floor, double limit, float relative,
                                         float between, Found* found) {
     const u32 lines = (columns + 127) / 128;
@@ -194,7 +194,7 @@ extern "C" __global__ void differ_exact(const void* got, u32 type, const float* 
     float worst = 0;
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
         const u32 down = (u32)(i / columns), line = (u32)(i % columns) / 128;
-        const u32 own = chunk ? (row + down) / chunk : ~0u;
+        const u32 own = shard ? (row + down) / shard : ~0u;
         double want = before ? number(before, i, type) : 0, size = 0, most = 0;
         for (u32 part = 0; part < parts; ++part) {
             double term = ((const double*)(value + part * stride))[i], off = ((const float*)(allowed + part * stride))[i];

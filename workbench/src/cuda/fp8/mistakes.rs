@@ -130,7 +130,7 @@ fn quantised(of: Matrix, seed: u64) -> (Vec<u8>, Vec<f32>) {
     let values: Vec<f32> = (0..shape[0] * shape[1]).map(value).collect();
     let x = quantise::Matrix::new(&values, shape, Dtype::Bf16);
     let made = |shared| {
-        let rule = quantise::Rule::transformer_engine(quantise::Fp8::E4M3);
+        let rule = quantise::ScaleRule::transformer_engine(quantise::Fp8::E4M3);
         quantise::twin::quantise(&x, &rule, shared)
     };
     match of.pieces {

@@ -23,7 +23,7 @@ const TEXT: &str = concat!(include_str!("../numbers.cu"), include_str!("fp8.cu")
 pub(crate) struct Fp8 {
     share_codes: Function,
     share_scales: Function,
-    join_chunks: Function,
+    join_shards: Function,
     exact: Function,
     widened: Function,
     magnitudes: Function,
@@ -41,7 +41,7 @@ impl Fp8 {
         let fp8 = Fp8 {
             share_codes: module.function("share_codes", 0)?,
             share_scales: module.function("share_scales", 0)?,
-            join_chunks: module.function("join_chunks", 0)?,
+            join_shards: module.function("join_shards", 0)?,
             exact: module.function("exact", 0)?,
             widened: module.function("widened", 0)?,
             magnitudes: module.function("magnitudes", 0)?,
@@ -79,7 +79,7 @@ mod tests {
         let kernels = [
             ("differ_exact", 21),
             ("exact", 8),
-            ("join_chunks", 4),
+            ("join_shards", 4),
             ("magnitudes", 5),
             ("share_codes", 5),
             ("share_scales", 6),

@@ -4,7 +4,9 @@ use super::super::elements;
 use super::super::numbers::{Draw, GRID, Numbers};
 use super::Fp8;
 use counterflow_codegen::dtype::Dtype;
-use counterflow_quantise::{Fp8 as Codes, Granularity as Shared, Quantiser, Recipe, Rule, Scaling};
+use counterflow_quantise::{
+    Fp8 as Codes, Granularity as Shared, Quantiser, Recipe, ScaleRule, Scaling,
+};
 use counterflow_runtime::cuda::Arguments;
 use counterflow_runtime::driver::{Address, Element};
 use counterflow_runtime::{Communicator, Error};
@@ -42,7 +44,7 @@ pub(crate) struct Coded {
     pub plane: Address,
 }
 
-/// The rows of an operand that a rank has: a chunk of so many, the one with its number.
+/// The rows of an operand that a rank has: a shard of so many, the one with its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Share {
     pub rows: u32,
@@ -113,7 +115,7 @@ impl<'r> OperandSource<'r> {
             Dtype::E5M2 => Codes::E5M2,
             Dtype::E4M3 | Dtype::Bf16 | Dtype::F16 | Dtype::F32 => Codes::E4M3,
         };
-        let rule = Rule::transformer_engine(to);
+        let rule = ScaleRule::transformer_engine(to);
         let (rule, shared) = match of.pieces {
             // An amax that is taken to be the largest code has the scale 1.
             Pieces::Nothing => (rule.with_eps(of.dtype.largest()), Shared::PerTensor),
@@ -183,7 +185,7 @@ impl Fp8 {
         }
     }
 
-    /// Shares the numbers of a plane out into `count` numbers. Each chunk has those of 1×128 to itself there, as
+    /// Shares the numbers of a plane out into `count` numbers. Each shard has those of 1×128 to itself there, as
     /// schedules gather them.
     ///
     /// # Errors
@@ -203,11 +205,11 @@ impl Fp8 {
         }
     }
 
-    /// Scales of 1×128, gathered chunk by chunk, as a plane of all rows.
+    /// Scales of 1×128, gathered shard by shard, as a plane of all rows.
     ///
     /// # Errors
     /// What the driver refuses.
-    pub(crate) fn join_chunks(
+    pub(crate) fn join_shards(
         &self,
         of: Matrix,
         (from, to): (Address, Address),
@@ -218,9 +220,9 @@ impl Fp8 {
         arguments.address(from);
         of.give(&mut arguments);
         arguments.number(rows);
-        // SAFETY: it reads as many numbers as the chunks have and writes some of the plane, which the caller's memory holds.
+        // SAFETY: it reads as many numbers as the shards have and writes some of the plane, which the caller's memory holds.
         unsafe {
-            self.join_chunks
+            self.join_shards
                 .launch(self.stream.cuda()?, GRID, &arguments)
         }
     }

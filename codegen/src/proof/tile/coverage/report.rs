@@ -212,7 +212,7 @@ impl Coverage<'_, '_> {
         let name = &kernel.buffers[of.index()].name;
         let message = format!("no statement copies {}", scale.name);
         Diagnostic::new(Rule::Coverage, at, message).hint(format!(
-        "`{name}.data()[p]` moves elements alone: copy `{name}[p]`, or `{name}.scales()[p]` before the signal"
+        "`{name}.data()[c]` moves elements alone: copy `{name}[c]`, or `{name}.scales()[c]` before the signal"
     ))
     }
 }

@@ -10,43 +10,43 @@ impl Case<'_> {
     pub fn row_in_all(&self, at: &Box4, row: u32) -> u32 {
         let geometry = self.geometry(at.plan);
         let dim = self.pipeline.kernel.buffers[at.tensor.index()].rows;
-        let rows = geometry.chunk_rows(dim);
+        let rows = geometry.shard_rows(dim);
         match at.view {
-            // Without chunks each rank has all rows.
-            _ if geometry.chunks(dim) == 1 => row,
-            View::Flat | View::ColumnChunks | View::SharedRows => row,
-            View::Chunks | View::SharedChunks => (at.chunk * rows).wrapping_add(row),
-            // A chunk's owner is the rank whose memory it is in.
-            View::SharedSlots | View::SharedChunk => (at.rank * rows).wrapping_add(row),
-            View::SharedSlotChunks => (at.chunk % self.world * rows).wrapping_add(row),
+            // Without shards each rank has all rows.
+            _ if geometry.shards(dim) == 1 => row,
+            View::Flat | View::ColumnShards | View::SharedRows => row,
+            View::Shards | View::SharedShards => (at.shard * rows).wrapping_add(row),
+            // A shard's owner is the rank whose memory it is in.
+            View::SharedSlots | View::SharedShard => (at.rank * rows).wrapping_add(row),
+            View::SharedSlotShards => (at.shard % self.world * rows).wrapping_add(row),
         }
     }
 
     /// Slot of the tensor that a box is in.
     pub fn slot(&self, at: &Box4) -> u32 {
         match at.view {
-            View::SharedSlots | View::SharedRows => at.chunk,
-            View::SharedSlotChunks => at.chunk / self.world,
+            View::SharedSlots | View::SharedRows => at.shard,
+            View::SharedSlotShards => at.shard / self.world,
             View::Flat
-            | View::Chunks
-            | View::ColumnChunks
-            | View::SharedChunks
-            | View::SharedChunk => 0,
+            | View::Shards
+            | View::ColumnShards
+            | View::SharedShards
+            | View::SharedShard => 0,
         }
     }
 
-    /// One past the last row of a box that exists: rows beyond the chunk's are padding of symmetric memory.
+    /// One past the last row of a box that exists: rows beyond the shard's are padding of symmetric memory.
     pub fn exists(&self, at: &Box4) -> u32 {
         let rows = self.pipeline.kernel.buffers[at.tensor.index()].rows;
         let geometry = self.geometry(at.plan);
-        let chunk = |chunk: u32| geometry.chunk(rows, chunk).len();
+        let shard = |shard: u32| geometry.shard(rows, shard).len();
         let limit = match at.view {
-            // Without chunks each rank has all rows.
-            _ if geometry.chunks(rows) == 1 => at.rows.1,
-            View::Flat | View::ColumnChunks | View::SharedRows => at.rows.1,
-            View::Chunks | View::SharedChunks => chunk(at.chunk),
-            View::SharedSlots | View::SharedChunk => chunk(at.rank),
-            View::SharedSlotChunks => chunk(at.chunk % self.world),
+            // Without shards each rank has all rows.
+            _ if geometry.shards(rows) == 1 => at.rows.1,
+            View::Flat | View::ColumnShards | View::SharedRows => at.rows.1,
+            View::Shards | View::SharedShards => shard(at.shard),
+            View::SharedSlots | View::SharedShard => shard(at.rank),
+            View::SharedSlotShards => shard(at.shard % self.world),
         };
         at.rows.1.min(limit).max(at.rows.0)
     }
@@ -54,19 +54,19 @@ impl Case<'_> {
     /// A box with where it is in memory, and among all rows and columns.
     pub fn located(&self, at: Box4) -> Box4 {
         let buffer = &self.pipeline.kernel.buffers[at.tensor.index()];
-        let before = |dim| at.chunk * self.geometry(at.plan).chunk_rows(dim);
+        let before = |dim| at.shard * self.geometry(at.plan).shard_rows(dim);
         let (above, left) = match at.view {
-            View::ColumnChunks => (0, before(buffer.columns)),
+            View::ColumnShards => (0, before(buffer.columns)),
             View::SharedRows => {
-                let chunks = self.geometry(at.plan).chunks(buffer.rows);
-                (before(buffer.rows) * chunks, 0)
+                let shards = self.geometry(at.plan).shards(buffer.rows);
+                (before(buffer.rows) * shards, 0)
             }
             View::Flat
-            | View::Chunks
-            | View::SharedChunks
+            | View::Shards
+            | View::SharedShards
             | View::SharedSlots
-            | View::SharedSlotChunks
-            | View::SharedChunk => (before(buffer.rows), 0),
+            | View::SharedSlotShards
+            | View::SharedShard => (before(buffer.rows), 0),
         };
         let all = [at.rows.0, self.exists(&at)].map(|row| self.row_in_all(&at, row));
         Box4 {
@@ -84,7 +84,7 @@ impl Case<'_> {
             plan,
             tensor,
             rank,
-            chunk: 0,
+            shard: 0,
             rows,
             columns: (0, 1),
             origin: (rows.0, 0),
@@ -101,40 +101,40 @@ impl Case<'_> {
         &self,
         plan: usize,
         tensor: TensorId,
-        (view, chunk): (View, u32),
+        (view, shard): (View, u32),
         rank: u32,
     ) -> Plane {
         let buffer = &self.pipeline.kernel.buffers[tensor.index()];
         let geometry = self.geometry(plan);
         let held = geometry.held(buffer, rank).len();
         let columns = geometry.size(buffer.columns);
-        let full = |dim| geometry.chunk_rows(dim);
+        let full = |dim| geometry.shard_rows(dim);
         let (rows, columns, allowed) = match view {
             View::Flat => (held, columns, held),
-            View::ColumnChunks => {
-                let allowed = geometry.chunk(buffer.columns, chunk).len();
+            View::ColumnShards => {
+                let allowed = geometry.shard(buffer.columns, shard).len();
                 (held, full(buffer.columns), allowed)
             }
-            View::Chunks => {
-                let allowed = geometry.chunk(buffer.rows, chunk).len();
+            View::Shards => {
+                let allowed = geometry.shard(buffer.rows, shard).len();
                 (full(buffer.rows), columns, allowed)
             }
             View::SharedRows => {
                 let rows = geometry.size(buffer.rows);
                 (rows, columns, rows)
             }
-            View::SharedChunks | View::SharedSlots | View::SharedSlotChunks | View::SharedChunk => {
+            View::SharedShards | View::SharedSlots | View::SharedSlotShards | View::SharedShard => {
                 let rows = full(buffer.rows);
                 let owner = match view {
-                    View::SharedSlots | View::SharedChunk => rank,
-                    View::SharedSlotChunks => chunk % self.world,
-                    View::SharedChunks
+                    View::SharedSlots | View::SharedShard => rank,
+                    View::SharedSlotShards => shard % self.world,
+                    View::SharedShards
                     | View::Flat
-                    | View::Chunks
-                    | View::ColumnChunks
-                    | View::SharedRows => chunk,
+                    | View::Shards
+                    | View::ColumnShards
+                    | View::SharedRows => shard,
                 };
-                (rows, columns, geometry.chunk(buffer.rows, owner).len())
+                (rows, columns, geometry.shard(buffer.rows, owner).len())
             }
         };
         Plane {
@@ -149,6 +149,6 @@ impl Case<'_> {
 pub(in crate::proof::warp) struct Plane {
     pub rows: u32,
     pub columns: u32,
-    /// Rows, or where those are divided columns, that the chunk has: nothing else is the kernel's.
+    /// Rows, or where those are divided columns, that the shard has: nothing else is the kernel's.
     pub allowed: u32,
 }

@@ -55,7 +55,7 @@ impl Simulator<'_> {
         let own = to.rank == self.agents[index].who.rank;
         own && held.any(|content| match content {
             Content::Box(from, _) => {
-                let place = |at: &Box4| (at.tensor, at.rank, at.chunk, at.origin);
+                let place = |at: &Box4| (at.tensor, at.rank, at.shard, at.origin);
                 place(from) == place(to)
             }
             Content::Everywhere(_) | Content::Partial(..) | Content::Subtile(..) => false,

@@ -86,7 +86,7 @@ impl Flattener<'_> {
         })
     }
 
-    /// The scales of those rows and columns of a tile, in a chunk's slot on a rank.
+    /// The scales of those rows and columns of a tile, in a shard's slot on a rank.
     pub(in crate::proof::warp) fn beside_slot(
         &self,
         tensor: TensorId,
@@ -107,7 +107,7 @@ impl Flattener<'_> {
             plan: self.env.plan,
             tensor,
             rank,
-            chunk: slot,
+            shard: slot,
             rows,
             columns,
             origin: (rows.0, columns.0),
@@ -135,7 +135,7 @@ impl Flattener<'_> {
         self.clipped(map, at, below, false)
     }
 
-    /// Box that is stored: of the partial chunk it is clipped by that one's map.
+    /// Box that is stored: of the partial shard it is clipped by that one's map.
     pub(super) fn stored_to(&self, id: MapId, at: &At) -> Box4 {
         let map = self.case.pipeline.map(id);
         self.clipped(map, at, 0, true)
@@ -160,7 +160,7 @@ impl Flattener<'_> {
         let (end, to) = (self.value(end), self.clipped(map, at, 0, false));
         let plane = self
             .case
-            .plane(self.env.plan, map.tensor, (map.view, to.chunk), to.rank);
+            .plane(self.env.plan, map.tensor, (map.view, to.shard), to.rank);
         let first = i64::from(to.origin.0.cast_signed());
         let inside = |row: i64| u32::try_from(row.clamp(0, end.into())).unwrap_or(end);
         let rows = (inside(first), inside(first + i64::from(map.box_rows)));
@@ -171,27 +171,27 @@ impl Flattener<'_> {
 
     fn clipped(&self, map: &Map, at: &At, below: u32, stored: bool) -> Box4 {
         let usage = self.case.pipeline.kernel.buffers[map.tensor.index()].usage;
-        let [column, row, chunk] = [&at.column, &at.row, &at.chunk].map(|expr| self.value(expr));
+        let [column, row, shard] = [&at.column, &at.row, &at.shard].map(|expr| self.value(expr));
         let rank = at
             .whose
             .rank()
             .map_or(self.env.rank, |rank| self.value(rank));
         let row = row.wrapping_add(below);
         let home = match map.view {
-            View::Flat | View::Chunks | View::ColumnChunks => self.env.rank,
-            View::SharedChunks
+            View::Flat | View::Shards | View::ColumnShards => self.env.rank,
+            View::SharedShards
             | View::SharedSlots
-            | View::SharedSlotChunks
-            | View::SharedChunk
+            | View::SharedSlotShards
+            | View::SharedShard
             | View::SharedRows => rank,
         };
         let plane = self
             .case
-            .plane(self.env.plan, map.tensor, (map.view, chunk), home);
+            .plane(self.env.plan, map.tensor, (map.view, shard), home);
         let (mut rows, mut columns) = (plane.rows, plane.columns);
-        let by_columns = map.view == View::ColumnChunks;
+        let by_columns = map.view == View::ColumnShards;
         let divided = if by_columns { &mut columns } else { &mut rows };
-        // Of a chunk without rows the map ends where a full one does.
+        // Of a shard without rows the map ends where a full one does.
         if map.clips(usage, stored) && plane.allowed > 0 {
             *divided = plane.allowed.min(*divided);
         }
@@ -208,11 +208,11 @@ impl Flattener<'_> {
             plan: self.env.plan,
             tensor: map.tensor,
             rank: home,
-            chunk,
+            shard,
             rows,
             columns,
             origin: (row, column),
-            spills: (map.ends_with_chunks(usage, stored) && end > plane.allowed)
+            spills: (map.ends_with_shards(usage, stored) && end > plane.allowed)
                 .then_some(plane.allowed),
             view: map.view,
             lines: (0, 0),

@@ -5,7 +5,7 @@ use counterflow::prelude::*;
 
 /// Every rank sends into the slot of the next one.
 #[schedule]
-pub fn slots_turned(x: Local<bf16>, w: Local<bf16>, y: Exchanged<bf16>) {
+pub fn slots_turned(x: Local<bf16>, w: Local<bf16>, y: AllToAll<bf16>) {
     let tiles = y.tiles((4, 8));
     let landed = counters(world(), tiles);
     #[gemm]
@@ -23,7 +23,7 @@ pub fn slots_turned(x: Local<bf16>, w: Local<bf16>, y: Exchanged<bf16>) {
 
 /// One rank is sent nothing.
 #[schedule]
-pub fn one_not_sent_to(x: Local<bf16>, w: Local<bf16>, y: Exchanged<bf16>) {
+pub fn one_not_sent_to(x: Local<bf16>, w: Local<bf16>, y: AllToAll<bf16>) {
     let tiles = y.tiles((4, 8));
     let landed = counters(world(), tiles);
     #[gemm]
@@ -42,7 +42,7 @@ pub fn one_not_sent_to(x: Local<bf16>, w: Local<bf16>, y: Exchanged<bf16>) {
 
 /// All ranks send into one slot.
 #[schedule]
-pub fn one_slot_for_all(x: Local<bf16>, w: Local<bf16>, y: Exchanged<bf16>) {
+pub fn one_slot_for_all(x: Local<bf16>, w: Local<bf16>, y: AllToAll<bf16>) {
     let tiles = y.tiles((4, 8));
     let landed = counters(world(), tiles);
     #[gemm]
@@ -60,7 +60,7 @@ pub fn one_slot_for_all(x: Local<bf16>, w: Local<bf16>, y: Exchanged<bf16>) {
 
 /// The launch ends before all has come.
 #[schedule]
-pub fn exchange_not_awaited(x: Local<bf16>, w: Local<bf16>, y: Exchanged<bf16>) {
+pub fn exchange_not_awaited(x: Local<bf16>, w: Local<bf16>, y: AllToAll<bf16>) {
     let tiles = y.tiles((4, 8));
     let landed = counters(world(), tiles);
     #[gemm]
@@ -78,7 +78,7 @@ pub fn exchange_not_awaited(x: Local<bf16>, w: Local<bf16>, y: Exchanged<bf16>) 
 
 /// What one rank computes is sent by another, which adds its own.
 #[schedule]
-pub fn sent_with_mine(x: Local<bf16>, w: Local<bf16>, y: Exchanged<bf16>) {
+pub fn sent_with_mine(x: Local<bf16>, w: Local<bf16>, y: AllToAll<bf16>) {
     let tiles = y.tiles((4, 8));
     let relay = symmetric::<bf16>(y.whole(), slots = 1);
     let passed = counters(tiles);
@@ -109,7 +109,7 @@ pub fn sent_with_mine(x: Local<bf16>, w: Local<bf16>, y: Exchanged<bf16>) {
 
 /// What one rank computes is sent by another, into its slot. Good.
 #[schedule]
-pub fn sent_by_the_next(x: Local<bf16>, w: Local<bf16>, y: Exchanged<bf16>) {
+pub fn sent_by_the_next(x: Local<bf16>, w: Local<bf16>, y: AllToAll<bf16>) {
     let tiles = y.tiles((4, 8));
     let relay = symmetric::<bf16>(y.whole(), slots = 1);
     let passed = counters(tiles);
@@ -144,17 +144,17 @@ pub fn sends_a_function(
     w: Local<bf16>,
     bias: Vector<bf16>,
     g: Gathered<bf16>,
-    y: Exchanged<bf16>,
+    y: AllToAll<bf16>,
 ) {
-    let pieces = g.pieces(rows = 3);
+    let chunks = g.chunks(rows = 3);
     let tiles = y.tiles((4, 8));
-    let arrived = counters(pieces);
+    let arrived = counters(chunks);
     let landed = counters(world(), tiles);
     #[comm(ctas = 2)]
     for peer in ranks().before_me() {
-        for p in pieces.of(me()) {
-            g.on(peer)[p] = g[p];
-            arrived.on(peer)[p].add(1);
+        for c in chunks.of(me()) {
+            g.on(peer)[c] = g[c];
+            arrived.on(peer)[c].add(1);
         }
     }
     #[gemm]
@@ -173,27 +173,21 @@ pub fn sends_a_function(
 
 /// Rows, by CTAs that move data. Good.
 #[schedule]
-pub fn sends_rows(
-    x: Local<bf16>,
-    w: Local<bf16>,
-    v: Local<bf16>,
-    y: Exchanged<bf16>,
-    z: Out<bf16>,
-) {
-    let pieces = y.pieces(rows = 3);
+pub fn sends_rows(x: Local<bf16>, w: Local<bf16>, v: Local<bf16>, y: AllToAll<bf16>, z: Out<bf16>) {
+    let chunks = y.chunks(rows = 3);
     let tiles = z.tiles((4, 8));
-    let landed = counters(world(), pieces);
+    let landed = counters(world(), chunks);
     #[comm(ctas = 2)]
     {
         for owner in ranks().after_me() {
-            for p in pieces.of(owner) {
-                y.on(owner)[me()][p] = v[p];
-                landed.on(owner)[me()][p].add(1);
+            for c in chunks.of(owner) {
+                y.on(owner)[me()][c] = v[c];
+                landed.on(owner)[me()][c].add(1);
             }
         }
-        for p in pieces.of(me()) {
-            y[me()][p] = v[p];
-            landed[others()][p].wait();
+        for c in chunks.of(me()) {
+            y[me()][c] = v[c];
+            landed[others()][c].wait();
         }
     }
     #[gemm]

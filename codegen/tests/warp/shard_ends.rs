@@ -1,4 +1,4 @@
-//! What is stored ends where its chunk does: rows behind a chunk that is short are not the kernel's to write, whoever's
+//! What is stored ends where its shard does: rows behind a shard that is short are not the kernel's to write, whoever's
 //! they are.
 
 use crate::fixtures::library;
@@ -36,10 +36,10 @@ fn stored_by(pipeline: &Pipeline) -> BTreeSet<MapId> {
     found
 }
 
-/// Each in its turn stores beyond a short chunk's end: into the padding of a peer's tensor, of its own, or into the next
-/// chunk.
+/// Each in its turn stores beyond a short shard's end: into the padding of a peer's tensor, of its own, or into the next
+/// shard.
 #[test]
-fn a_store_beyond_a_chunks_end_is_refused() {
+fn a_store_beyond_a_shards_end_is_refused() {
     let mut said = String::new();
     for program in library::all() {
         let good = built(&program);
@@ -48,11 +48,11 @@ fn a_store_beyond_a_chunks_end_is_refused() {
             let kind = good.kernel.buffers[map.tensor.index()].usage;
             let scratch = kind.is_scratch();
             if map.view == View::Flat || scratch {
-                assert!(!map.partial_chunk, "{}: {}", program.name, map.name);
+                assert!(!map.partial_shard, "{}: {}", program.name, map.name);
                 continue;
             }
             let mut pipeline = good.clone();
-            pipeline.maps[usize::from(id.0)].partial_chunk = false;
+            pipeline.maps[usize::from(id.0)].partial_shard = false;
             let name = format!("{} {}", program.name, map.name);
             match verify::pipeline(pipeline) {
                 Ok(_) => panic!("{name}: accepted"),
@@ -67,68 +67,68 @@ fn a_store_beyond_a_chunks_end_is_refused() {
     insta::assert_snapshot!(said);
 }
 
-/// The map of the short chunk has the rows of that chunk, whoever's it is, and the other has full chunks: what is loaded by
+/// The map of the short shard has the rows of that shard, whoever's it is, and the other has full shards: what is loaded by
 /// it ends nowhere before.
 #[test]
-fn the_map_of_a_short_chunk_has_its_rows() {
-    // Chunks of 251, 251, 251 and 248 rows, or of 496, 496, 496 and 488 columns.
+fn the_map_of_a_short_shard_has_its_rows() {
+    // Shards of 251, 251, 251 and 248 rows, or of 496, 496, 496 and 488 columns.
     for program in library::all() {
         let pipeline = built(&program);
         let further = pipeline.kernel.dims.iter().filter(|dim| dim.is_further());
         let shape = further.fold(Shape::new(1001, 1976, 256), |shape, dim| {
-            shape.dim(&dim.name, if dim.chunked { 1001 } else { 256 })
+            shape.dim(&dim.name, if dim.sharded { 1001 } else { 256 })
         });
         let plan = Plan::new(&pipeline.kernel, &shape, &Machine::h200());
         let plan = plan.unwrap_or_else(|error| panic!("{}: {error}", program.name));
         for (at, map) in pipeline.maps.iter().enumerate() {
             let of = |short| pipeline.map_shape(MapId(at as u16), short, &plan, 1);
             let (full, short) = (of(false), of(true));
-            if !map.partial_chunk {
+            if !map.partial_shard {
                 continue;
             }
-            let side = usize::from(map.view != View::ColumnChunks);
+            let side = usize::from(map.view != View::ColumnShards);
             assert_eq!(full.dims[2..], short.dims[2..], "{}", map.name);
             assert_eq!(full.strides, short.strides, "{}", map.name);
             let [long, less] = [full, short].map(|shape| shape.dims[side]);
-            let (chunk, last) = match program.name == "fsdp_gemm" {
+            let (shard, last) = match program.name == "fsdp_gemm" {
                 true => (496, 488),
                 false => (251, 248),
             };
-            assert_eq!((long, less), (chunk, last), "{} {}", program.name, map.name);
+            assert_eq!((long, less), (shard, last), "{} {}", program.name, map.name);
         }
     }
 }
 
-/// A second loop that reads what the first stored in an output of this rank's own: the memory may end where the last chunk
-/// does, and all of that chunk is read.
+/// A second loop that reads what the first stored in an output of this rank's own: the memory may end where the last shard
+/// does, and all of that shard is read.
 #[test]
-fn a_short_chunk_that_is_read_back_has_a_map_of_its_own() {
+fn a_short_shard_that_is_read_back_has_a_map_of_its_own() {
     let mut s = ScheduleBuilder::new("reads");
     let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
     let z = s.out("z", Bf16);
-    let pieces = s.pieces("pieces", x, 128);
+    let chunks = s.chunks("chunks", x, 128);
     let tiles = s.tiles("tiles", y, tune([(128, 128), (128, 256)]));
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let arrived = s.counters("arrived", [chunks.into()]);
     let ready = s.counters("ready", [tiles.into()]);
     s.comm(2, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
+            s.for_items("c", chunks.of(me()), |s, c| {
+                s.copy(x.on(&peer).at(c), x.at(c));
+                s.signal(arrived.on(&peer).at(c), 1);
             });
         });
     });
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk), |s, t| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| {
                 s.wait(arrived.at(t.rows()));
                 let product = s.dot(x.at(t), w.at(t));
                 s.store(y.at(t), product);
                 s.signal(ready.at(t), 1);
             });
         });
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk), |s, t| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| {
                 s.wait(ready.at(t));
                 let stored = s.load(y.at(t));
                 s.store(z.at(t), stored);
@@ -138,7 +138,7 @@ fn a_short_chunk_that_is_read_back_has_a_map_of_its_own() {
     let pipeline = built(&s.finish());
     let checked = verify::pipeline(pipeline.clone()).unwrap_or_else(|error| panic!("{error}"));
     let text = cuda::emit(&checked).text.replace(['\n', ' '], "");
-    let by_its_own = "chunk==plan.partial_chunk?y_partial_chunk:y,";
+    let by_its_own = "shard==plan.partial_shard?y_partial_shard:y,";
     for call in ["tma_load(", "tma_store("] {
         let by = text.split(call).filter(|call| {
             let call = call.split(';').next();
@@ -152,7 +152,7 @@ fn a_short_chunk_that_is_read_back_has_a_map_of_its_own() {
     let y = y.expect("a map");
     pipeline.maps.push(Map {
         name: "y_again".into(),
-        partial_chunk: false,
+        partial_shard: false,
         ..pipeline.maps[y].clone()
     });
     let again = MapId((pipeline.maps.len() - 1) as u16);

@@ -1,7 +1,7 @@
 use counterflow::prelude::*;
 
 #[schedule]
-fn exchange(x: Local<bf16>, w: Local<bf16>, y: Exchanged<bf16>) {
+fn exchange(x: Local<bf16>, w: Local<bf16>, y: AllToAll<bf16>) {
     let tiles = y.tiles((128, 256));
     #[gemm]
     for owner in ranks() {
@@ -15,7 +15,7 @@ fn exchange(x: Local<bf16>, w: Local<bf16>, y: Exchanged<bf16>) {
 }
 
 #[schedule]
-fn nothing(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>, z: Exchanged<bf16>) {
+fn nothing(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>, z: AllToAll<bf16>) {
     let tiles = y.tiles((128, 256));
     #[gemm]
     for t in tiles {

@@ -1,4 +1,4 @@
-//! A chunk on each rank, quantised by its own amax alone, then gathered with its scale and multiplied: no rank knows the amax
+//! A shard on each rank, quantised by its own amax alone, then gathered with its scale and multiplied: no rank knows the amax
 //! of another.
 
 use crate::fine;
@@ -10,7 +10,7 @@ use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::{sm90, verify};
-use counterflow_quantise::{Fp8, Granularity, Quantiser, Recipe, Rule, Scaling};
+use counterflow_quantise::{Fp8, Granularity, Quantiser, Recipe, ScaleRule, Scaling};
 use counterflow_runtime::{Communicator, Error, QuantTensor};
 use float8::F8E4M3;
 use half::bf16;
@@ -22,16 +22,16 @@ const K: usize = 272;
 /// Ranks that share a GPU.
 const MOST_RANKS: u32 = 4;
 
-/// What ranks do with the chunks that they quantised.
+/// What ranks do with the shards that they quantised.
 fn gather() -> Program {
-    gather_of("chunks", [Dtype::E4M3, Dtype::Bf16], (128, 64))
+    gather_of("shards", [Dtype::E4M3, Dtype::Bf16], (128, 64))
 }
 
 /// y = all_gather(x) · wᵀ, of these types of operands and result.
 pub fn gather_of(name: &str, [of, to]: [Dtype; 2], tile: (u32, u32)) -> Program {
     let mut s = ScheduleBuilder::new(name);
     let (x, w, y) = (s.gathered("x", of), s.local("w", of), s.out("y", to));
-    let (pieces, tiles) = (s.pieces("pieces", x, 128), s.tiles("tiles", y, tile));
+    let (pieces, tiles) = (s.chunks("chunks", x, 128), s.tiles("tiles", y, tile));
     let arrived = s.counters("arrived", [pieces.into()]);
     s.comm(2, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
@@ -42,8 +42,8 @@ pub fn gather_of(name: &str, [of, to]: [Dtype; 2], tile: (u32, u32)) -> Program 
         });
     });
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk), |s, t| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| {
                 s.wait(arrived.at(t.rows()));
                 let product = s.dot(x.at(t), w.at(t));
                 s.store(y.at(t), product);
@@ -75,16 +75,16 @@ fn integers(count: usize, most: u64, seed: u64) -> Vec<f32> {
 }
 
 /// A launch on each rank, of so many rows. Powers of two as scales leave every product exact, so each element has one value.
-fn chunks(all: &[Communicator], m: usize) -> Result<(), Error> {
-    let chunk = m.div_ceil(all.len());
-    let full = chunk * all.len();
-    let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
+fn shards(all: &[Communicator], m: usize) -> Result<(), Error> {
+    let shard = m.div_ceil(all.len());
+    let full = shard * all.len();
+    let rule = ScaleRule::transformer_engine(Fp8::E4M3).powers_of_two();
     let recipe = Recipe::new(rule, Scaling::Current(Granularity::PerTensor), Dtype::Bf16);
     // Numbers of a rank are 32 times those of the one before it.
     let all_x: Vec<f32> = integers(m * K, 8, 3)
         .into_iter()
         .enumerate()
-        .map(|(at, value)| value * 2f32.powi(5 * (at / K / chunk) as i32 - 9))
+        .map(|(at, value)| value * 2f32.powi(5 * (at / K / shard) as i32 - 9))
         .collect();
     let all_w = integers(N * K, 2, 4);
     let program = &gather();
@@ -111,8 +111,8 @@ fn chunks(all: &[Communicator], m: usize) -> Result<(), Error> {
         y.fill(0xff)?;
         rank.barrier()?;
 
-        let first = (rank.rank() as usize * chunk).min(m);
-        let mine = first..(first + chunk).min(m);
+        let first = (rank.rank() as usize * shard).min(m);
+        let mine = first..(first + shard).min(m);
         let x = rank.zeros::<bf16>([mine.len(), K])?;
         let own = &all_x[mine.start * K..mine.end * K];
         x.write(
@@ -120,7 +120,7 @@ fn chunks(all: &[Communicator], m: usize) -> Result<(), Error> {
                 .map(|value| bf16::from_f32(*value))
                 .collect::<Vec<_>>(),
         )?;
-        let quantiser = Quantiser::build(rank, recipe.with_scale_in_each_row(), [chunk, K])?;
+        let quantiser = Quantiser::build(rank, recipe.with_scale_in_each_row(), [shard, K])?;
         let mut own = gathered.rows(mine.clone())?;
         let launch = quantiser.on(rank, [mine.len(), K]).x(&x);
         launch.to(&mut own).launch()?;
@@ -136,10 +136,10 @@ fn chunks(all: &[Communicator], m: usize) -> Result<(), Error> {
         // The numbers of each rank had a scale of their own, here as there.
         let scales = &gathered.scales().read()?[..m];
         for (row, scale) in scales.iter().enumerate() {
-            assert_eq!(*scale, scales[row / chunk * chunk], "row {row}");
+            assert_eq!(*scale, scales[row / shard * shard], "row {row}");
         }
-        for chunk in (chunk..m).step_by(chunk) {
-            assert!(scales[chunk] > scales[chunk - 1], "{scales:?}");
+        for shard in (shard..m).step_by(shard) {
+            assert!(scales[shard] > scales[shard - 1], "{scales:?}");
         }
         for (at, got) in y.read()?.into_iter().enumerate() {
             let (row, column) = (at / N, at % N);
@@ -154,17 +154,17 @@ fn chunks(all: &[Communicator], m: usize) -> Result<(), Error> {
         rank.barrier()
     })?;
     println!(
-        "  {} launches right: chunks with a scale each, {}",
+        "  {} launches right: shards with a scale each, {}",
         all.len(),
         all[0].gpu().name()
     );
     Ok(())
 }
 
-/// The same by blocks: a rank quantises the rows that it has into its chunk's plane of the heap, whose lines are as long as a
-/// full chunk.
-fn chunks_of_blocks(all: &[Communicator], scales: Scales, m: usize) -> Result<(), Error> {
-    let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
+/// The same by blocks: a rank quantises the rows that it has into its shard's plane of the heap, whose lines are as long as a
+/// full shard.
+fn shards_of_blocks(all: &[Communicator], scales: Scales, m: usize) -> Result<(), Error> {
+    let rule = ScaleRule::transformer_engine(Fp8::E4M3).powers_of_two();
     let recipe = |pieces| Recipe::new(rule, Scaling::Current(pieces), Dtype::Bf16);
     // Numbers of a row and of 128 of K are of a size of their own.
     let sized = |values: Vec<f32>, by: usize| -> Vec<f32> {
@@ -188,7 +188,7 @@ fn chunks_of_blocks(all: &[Communicator], scales: Scales, m: usize) -> Result<()
         rank.reserve(8 << 20)?;
         let op = rank.op(program).scales(scales).up_to(m, N, K).build()?;
         let gathered = QuantTensor::allocate::<F8E4M3>(rank, "x", &op.needs("x")?)?;
-        let chunk = gathered.codes().shape()[0] / all.len();
+        let shard = gathered.codes().shape()[0] / all.len();
         let mut w = QuantTensor::zeros::<F8E4M3>(rank, &op.needs("w")?)?;
         let mut y = rank.zeros::<bf16>([m, N])?;
         gathered.codes().fill(0xff)?;
@@ -196,10 +196,10 @@ fn chunks_of_blocks(all: &[Communicator], scales: Scales, m: usize) -> Result<()
         y.fill(0xff)?;
         rank.barrier()?;
 
-        let mine = op.chunk("x", rank.rank(), m)?;
+        let mine = op.shard("x", rank.rank(), m)?;
         let x = rank.zeros::<bf16>([mine.len(), K])?;
         x.write(&bf16s(&all_x[mine.start * K..mine.end * K]))?;
-        let quantiser = Quantiser::build(rank, recipe(of_x), [chunk, K])?;
+        let quantiser = Quantiser::build(rank, recipe(of_x), [shard, K])?;
         let mut own = gathered.rows(mine.clone())?;
         let launch = quantiser.on(rank, [mine.len(), K]).x(&x);
         launch.to(&mut own).launch()?;
@@ -227,7 +227,7 @@ fn chunks_of_blocks(all: &[Communicator], scales: Scales, m: usize) -> Result<()
         rank.barrier()
     })?;
     println!(
-        "  {} launches right: chunks with scales {}, {}",
+        "  {} launches right: shards with scales {}, {}",
         all.len(),
         scales.name(),
         all[0].gpu().name()
@@ -236,7 +236,7 @@ fn chunks_of_blocks(all: &[Communicator], scales: Scales, m: usize) -> Result<()
 }
 
 #[test]
-fn ranks_that_share_a_gpu_quantise_a_chunk_by_blocks_each() {
+fn ranks_that_share_a_gpu_quantise_a_shard_by_blocks_each() {
     if !crate::has_gpu() {
         return;
     }
@@ -244,7 +244,7 @@ fn ranks_that_share_a_gpu_quantise_a_chunk_by_blocks_each() {
     for world in 1..=MOST_RANKS {
         for scales in [Scales::Blocks1d2d, Scales::Blocks2d1d] {
             for m in [512, 301] {
-                fine(chunks_of_blocks(
+                fine(shards_of_blocks(
                     &fine(Communicator::loopback(world)),
                     scales,
                     m,
@@ -255,10 +255,10 @@ fn ranks_that_share_a_gpu_quantise_a_chunk_by_blocks_each() {
 }
 
 #[test]
-fn emulated_ranks_quantise_a_chunk_by_blocks_each() {
+fn emulated_ranks_quantise_a_shard_by_blocks_each() {
     for scales in [Scales::Blocks1d2d, Scales::Blocks2d1d] {
         for (world, m) in [(1, 40), (1, 301), (2, 300), (3, 301), (4, 5)] {
-            fine(chunks_of_blocks(
+            fine(shards_of_blocks(
                 &fine(Communicator::emulated(world)),
                 scales,
                 m,
@@ -268,21 +268,21 @@ fn emulated_ranks_quantise_a_chunk_by_blocks_each() {
 }
 
 #[test]
-fn ranks_that_share_a_gpu_quantise_a_chunk_each() {
+fn ranks_that_share_a_gpu_quantise_a_shard_each() {
     if !crate::has_gpu() {
         return;
     }
     let _alone = crate::GPU.write().unwrap_or_else(PoisonError::into_inner);
     for world in 1..=MOST_RANKS {
         for m in [512, 301] {
-            fine(chunks(&fine(Communicator::loopback(world)), m));
+            fine(shards(&fine(Communicator::loopback(world)), m));
         }
     }
 }
 
 #[test]
-fn emulated_ranks_quantise_a_chunk_each() {
+fn emulated_ranks_quantise_a_shard_each() {
     for (world, m) in [(1, 40), (2, 300), (3, 301), (4, 130), (8, 29), (4, 5)] {
-        fine(chunks(&fine(Communicator::emulated(world)), m));
+        fine(shards(&fine(Communicator::emulated(world)), m));
     }
 }
