@@ -220,8 +220,10 @@ impl Winner {
             options.is_some_and(|options| options.contains(setting))
         };
         let named = self.choices.iter().map(|(name, text)| {
+            let renamed = name == "pieces" && !offered.contains_key("pieces"); // in older tables
+            let name = if renamed { "chunks" } else { name };
             let setting = Setting::parse(text).filter(|setting| offers(name, setting))?;
-            Some((name.clone(), setting))
+            Some((name.to_owned(), setting))
         });
         let named: BTreeMap<_, _> = named.collect::<Option<_>>()?;
         let since = offered.iter();
