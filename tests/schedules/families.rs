@@ -415,7 +415,10 @@ fn a_winner_of_a_family_decides() {
     assert_eq!(first.variants[0].choices["tiles"].to_string(), "128x192");
     let before = fused.map(|(name, to)| (if name == "chunks" { "pieces" } else { name }, to));
     let before = choose(&[won(&before)], &base, 16).expect("a choice");
-    assert_eq!(before.variants, first.variants, "chunks by their former name");
+    assert_eq!(
+        before.variants, first.variants,
+        "chunks by their former name"
+    );
     // What the family does not have any more is passed over; what the caller settled stays.
     let gone = choose(&[won(&[("schedule", "ag_gemm_in_a_tree")])], &base, 16);
     assert!(matches!(gone.expect("a choice").why, Reason::Model { .. }));
