@@ -18,6 +18,7 @@
 // `#[schedule]` writes paths that start with `::counterflow`, and this package holds schedules too.
 extern crate self as counterflow;
 
+pub use counterflow_codegen::rule::ScaleRule;
 pub use counterflow_codegen::{builder, given, rule};
 pub use counterflow_macros::{epilogue, schedule};
 pub use counterflow_runtime::{
