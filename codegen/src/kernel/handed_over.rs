@@ -1,6 +1,6 @@
 //! Data that ranks and roles hand to each other.
 
-use super::{Access, Kernel, Region, TensorId, visit};
+use super::{Access, Kernel, Region, visit};
 
 impl Kernel {
     /// True if ranks or roles pass data through a region during a launch: somebody writes it, or it is another rank's.
@@ -23,18 +23,6 @@ impl Kernel {
                 let mut regions = op.kind.regions();
                 found |= regions
                     .any(|(to, access)| access != Access::Read && to.buffer == region.buffer);
-            });
-        }
-        found
-    }
-
-    /// True if a rank addresses another rank's memory of that tensor, so that it must be in the symmetric heap.
-    pub fn peers_address(&self, tensor: TensorId) -> bool {
-        let mut found = false;
-        for role in &self.roles {
-            visit(&role.body, &mut |op| {
-                let mut regions = op.kind.regions();
-                found |= regions.any(|(of, _)| of.buffer == tensor && of.home.is_remote());
             });
         }
         found

@@ -1,14 +1,14 @@
 //! The backward pass.
 
 use super::casts::Fp8;
-use super::forward::{lands, take};
+use super::forward::take;
 use super::operand::Operand;
 use super::{Gradients, Linear, Parameters, Saved, Source, fits};
 use crate::overlap::Parallel;
 use crate::step::CODES;
-use counterflow::op::Argument;
+
 use counterflow::prelude::bf16;
-use counterflow::{Error, Tensor};
+use counterflow::{Error, Tensor, UserBuffer};
 
 impl Linear {
     /// Enqueues the gradient of the input, of this rank's gradient of the output, into `dx`; and adds the gradients of the weights
@@ -102,7 +102,7 @@ impl Linear {
         mut gradients: Gradients<'_>,
     ) -> Result<(), Error> {
         let rows = saved.rows;
-        let mut own = self.landing(rows, dx)?;
+        let mut own = self.landing(rows)?;
         let partial = self.partial.as_ref();
         let mut partial = partial.map(|partial| partial.rows(0..rows)).transpose()?;
         let gradient = self.gradient(rows, dy)?;
@@ -119,7 +119,7 @@ impl Linear {
         let launch = launch.tensor("x", &gradient.rows).tensor("w", &weight);
         let launch = match &mut partial {
             Some(partial) => launch.tensor("y", partial),
-            None => launch.tensor("y", lands(&mut own, dx)),
+            None => launch.tensor("y", &mut own),
         };
         let launch = match moving.as_ref().filter(|_| self.gathers_beside_dgrad) {
             Some(moving) => launch.tensor("z", moving),
@@ -131,16 +131,16 @@ impl Linear {
             self.weight_in_blocks(fp8, (saved, source), &dy, to)?;
         } else if let Some(to) = gradients.weight {
             let beside = partial.as_ref().filter(|_| self.overlap.bulk_wgrad);
-            let beside = beside.map(|partial| (partial, lands(&mut own, dx)));
+            let beside = beside.map(|partial| (partial, &mut own));
             let x = self.input_along_tokens(saved, source, again)?;
             self.weight(rows, gradient.along_tokens(), &x, to, beside)?;
         }
         if let Some(partial) = &partial
             && !self.overlap.bulk_wgrad
         {
-            self.sum(partial, lands(&mut own, dx), None, rows)?;
+            self.sum(partial, &mut own, None, rows)?;
         }
-        take(own.as_ref(), dx)?;
+        take(&own, dx)?;
         if gradients.bias.is_none() {
             return Ok(());
         }
@@ -195,7 +195,7 @@ impl Linear {
         dy: &Operand,
         x: &Operand,
         gradient: &mut Tensor<f32>,
-        beside: Option<(&Tensor<bf16>, Argument<'_>)>,
+        beside: Option<(&Tensor<bf16>, &mut UserBuffer<bf16>)>,
     ) -> Result<(), Error> {
         let Some(wgrad) = &self.wgrad else {
             return Ok(());

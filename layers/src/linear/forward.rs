@@ -4,7 +4,7 @@ use super::operand::Operand;
 use super::{Linear, Parameters, Saved, Source, fits};
 use crate::overlap::Parallel;
 use crate::step::Built;
-use counterflow::op::{Argument, Launch};
+use counterflow::op::Launch;
 use counterflow::prelude::bf16;
 use counterflow::{Error, Op, Tensor, UserBuffer};
 
@@ -58,21 +58,21 @@ impl Linear {
             self.keep(rows, &x, &mut saved)?;
             return Ok(saved);
         }
-        let mut own = self.landing(rows, y)?;
+        let mut own = self.landing(rows)?;
         match &self.partial {
             None => {
                 let launch = product(true).tensor("x", &x);
-                let launch = launch.tensor("y", lands(&mut own, y));
+                let launch = launch.tensor("y", &mut own);
                 launch.rows(rows).launch()?;
             }
             Some(partial) => {
                 let mut partial = partial.rows(0..rows)?;
                 let launch = product(false).tensor("x", &x).tensor("y", &mut partial);
                 launch.rows(rows).launch()?;
-                self.sum(&partial, lands(&mut own, y), parameters.bias, rows)?;
+                self.sum(&partial, &mut own, parameters.bias, rows)?;
             }
         }
-        take(own.as_ref(), y)?;
+        take(&own, y)?;
         Ok(saved)
     }
 
@@ -99,35 +99,25 @@ impl Linear {
         launch.rows(rows).launch().map(drop)
     }
 
-    /// The buffer that this rank's rows of a sum come to on their way to `y`; none if they go straight there.
-    pub(super) fn landing(
-        &self,
-        rows: usize,
-        y: &Tensor<bf16>,
-    ) -> Result<Option<UserBuffer<bf16>>, Error> {
+    /// The buffer that this rank's rows of a sum come to.
+    pub(super) fn landing(&self, rows: usize) -> Result<UserBuffer<bf16>, Error> {
         let columns = match self.config.parallel {
             Parallel::Column => self.sides[1],
             Parallel::Row => self.sides[0],
         };
-        let total = rows;
         // A product with scales of blocks has shards of whole lines of scales.
         let rows = match self.is_in_blocks() && self.partial.is_none() {
             true => self.line(rows),
             false => self.each(rows),
         };
-        // All ranks give a kernel the same memory of the heap, so it is not for a rank with fewer rows alone.
-        let alike = total.is_multiple_of(self.rank().world() as usize);
-        match alike && y.shape() == [rows, columns] {
-            true => Ok(None),
-            false => self.userbuffers.summed([rows, columns]).map(Some),
-        }
+        self.userbuffers.summed([rows, columns])
     }
 
     /// Sums what products have left, where none does.
     pub(super) fn sum(
         &self,
         partial: &Tensor<bf16>,
-        own: Argument<'_>,
+        own: &mut UserBuffer<bf16>,
         bias: Option<&Tensor<bf16>>,
         rows: usize,
     ) -> Result<(), Error> {
@@ -141,22 +131,11 @@ impl Linear {
     }
 }
 
-/// Where this rank's rows of a sum come to.
-pub(super) fn lands<'a>(
-    own: &'a mut Option<UserBuffer<bf16>>,
-    y: &'a mut Tensor<bf16>,
-) -> Argument<'a> {
-    match own {
-        Some(own) => own.into(),
-        None => y.into(),
-    }
-}
-
-/// Takes this rank's rows out of the buffer that they came to, if any.
-pub(super) fn take(own: Option<&UserBuffer<bf16>>, to: &Tensor<bf16>) -> Result<(), Error> {
-    match own.filter(|_| !to.is_empty()) {
-        Some(own) => own.copy_to(to),
-        None => Ok(()),
+/// Takes this rank's rows out of the buffer that they came to.
+pub(super) fn take(own: &UserBuffer<bf16>, to: &Tensor<bf16>) -> Result<(), Error> {
+    match to.is_empty() {
+        true => Ok(()),
+        false => own.copy_to(to),
     }
 }
 

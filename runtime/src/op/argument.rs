@@ -162,7 +162,7 @@ impl Needs {
             usage: buffer.usage,
             dtype: buffer.dtype,
             shape: [plan.held_lines(kernel, tensor), line].map(|side| side as usize),
-            in_heap: buffer.usage.placement.symmetric && kernel.peers_address(tensor),
+            in_heap: buffer.usage.placement.symmetric,
             scale: scale.map(|scale| Box::new(Needs::of(kernel, plan, scale))),
             amax: amax.is_some(),
         }
@@ -308,8 +308,7 @@ pub(super) fn check_one(
             Extent::Flat(_) => false,
         };
         // Lines of scales are as long as a launch has rows.
-        let symmetric = buffer.usage.placement.symmetric;
-        let divided = symmetric && kernel.dims[usize::from(buffer.rows.0)].sharded;
+        let divided = needs.in_heap && kernel.dims[usize::from(buffer.rows.0)].sharded;
         let rest = match (shaped, divided) {
             (true, _) => {
                 "`needs_at` has the shape for each number of rows, and `shaped` gives it to larger memory"

@@ -37,8 +37,8 @@ const MOST_ARRIVALS: usize = 1 << 22;
 ///     rank.reserve(2 << 20)?;
 ///     let op = rank.op_of::<GemmRsOp>().up_to(64, 32, 16).build()?;
 ///     println!("built for {} as {}", op.most(), op.variant());
-///     let y = op.needs("y")?; // half of the rows are added up here, in memory that no peer addresses
-///     assert_eq!((y.shape, y.dtype, y.in_heap), ([32, 32], Dtype::Bf16, false));
+///     let y = op.needs("y")?; // half of the rows are added up here
+///     assert_eq!((y.shape, y.dtype, y.in_heap), ([32, 32], Dtype::Bf16, true));
 ///     assert!(op.needs("bias").is_err(), "the schedule has no such tensor");
 ///     Ok(())
 /// })?;
