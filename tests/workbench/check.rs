@@ -343,7 +343,7 @@ fn check_shows_the_trace_of_a_race() {
         REJECTED,
         &["error[race]", "may read", "of x on rank", "schedules.rs"],
     );
-    has(&told.err, &["s.copy(x.on(&peer).at(p), x.at(p));"]);
+    has(&told.err, &["s.copy(x.on(&peer).at(c), x.at(c));"]);
 }
 
 #[test]

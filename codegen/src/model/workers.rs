@@ -1,7 +1,7 @@
 //! Workers: the CTAs, spare warps and copy engines that claim items and take their steps in order.
 
 use super::event::EventKind;
-use super::links::{Path, Transfer};
+use super::links::Transfer;
 use super::sim::{Action, Sim, Waiting};
 use super::state::{Did, Fetch, Mode, Worker};
 use super::volume::{Crossing, EVERYWHERE, crossing, end};
@@ -9,7 +9,6 @@ use crate::kernel::{OpId, RoleKind};
 use crate::program::{Side, StoreMode};
 use crate::region::{Owner, Rectangle};
 use crate::unroll::StepKind;
-use crate::warp::{BATCH, STAGING_COLUMNS};
 
 /// Bytes of a tile's operands that a CTA reads at a time.
 const PART: u64 = 64 << 10;
@@ -358,7 +357,6 @@ impl Sim<'_> {
         let turns = dst == EVERYWHERE && self.role(w).sequential();
         let dst = if turns { u16::from(src == 0) } else { dst };
         let push = src == self.workers[w].rank && src != EVERYWHERE;
-        let path = self.path(self.role(w), push, false, [src, dst]);
         self.send(Transfer {
             worker: w as u32,
             lane: false,
@@ -368,33 +366,9 @@ impl Sim<'_> {
             turns,
             bytes,
             left: bytes,
-            path: self.short_of(w, bytes, path),
+            path: self.path(self.role(w), push, false, [src, dst]),
             start: self.now,
         });
         Did::Started
     }
-
-    /// The path of a batch that is smaller than a full one: each is awaited before it is signalled, and that takes as long for few
-    /// bytes as for many.
-    fn short_of(&self, w: usize, bytes: u64, path: Path) -> Path {
-        let full = f64::from(BATCH * BOX_ROWS * 2 * STAGING_COLUMNS);
-        match self.role(w) {
-            RoleKind::Comm { .. } | RoleKind::SpareWarps if (bytes as f64) < full => {
-                let takes = AWAITED + (1.0 - AWAITED) * bytes as f64 / full;
-                let issuer = path.issuer * (bytes as f64 / full) / takes;
-                Path { issuer, ..path }
-            }
-            RoleKind::Comm { .. }
-            | RoleKind::SpareWarps
-            | RoleKind::Gemm(_)
-            | RoleKind::CopyEngine => path,
-        }
-    }
 }
-
-/// Rows of a box of a full batch: those of the chunks by which `link_push_cta` is measured.
-const BOX_ROWS: u32 = 128;
-
-/// Share of a full batch's time that does not depend on its bytes. Of four H100s, whose gathers in chunks of 32, 64 and 128 rows by
-/// eight CTAs moved 64, 86 and 147 GB/s (`notes/bench`).
-const AWAITED: f64 = 0.43;
