@@ -4,7 +4,7 @@ use counterflow::prelude::*;
 pub fn ag_gemm(x: Gatherd<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let chunks = x.chunks(128);
     let tiles = y.tiles(tune((128, 256), 256));
-    let arrived = counters(pices);
+    let arrived = counters(chnks);
 
     #[com(ctas = tune(2, 4, 8))]
     for peer in ranks().beforeme() {
