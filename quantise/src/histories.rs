@@ -257,7 +257,7 @@ impl DeviceHistory {
     }
 
     /// Multiplier of the current step's elements: one number, for a product that quantises its results
-    /// ([`QuantTensor::output`]). With [`DeviceHistory::amax`] as the amax, which the product measures before it rounds, delayed
+    /// ([`QuantTensor::output`](counterflow_runtime::QuantTensor::output)). With [`DeviceHistory::amax`] as the amax, which the product measures before it rounds, delayed
     /// scaling takes no pass of its own.
     ///
     /// ```
