@@ -17,10 +17,6 @@ use std::thread::available_parallelism;
 
 const SEED: u64 = 18;
 
-/// Of random schedules whose text must compile, one in so many is optimised, as users' kernels are. The compiler refuses the same
-/// texts without, in half the time.
-const OPTIMISED: usize = 4;
-
 /// Whether it is compiled. Warps that are built are right, or the schedule has no small case in which all of them run.
 fn has_kernel(found: &Accepted) -> bool {
     let Ok(built) = sm90::build(&found.kernel) else {
@@ -62,11 +58,10 @@ fn random_schedules_pass_the_sass_checks() {
 /// Adds to a report what becomes of the accepted schedules from number `RANDOM_FROM` to before `RANDOM_TO`, but for those that
 /// are in it, and prints what all of it says. So a long count may be made in parts. With `RANDOM_SEVERAL` they are kernels of
 /// several gathers, products and sums. With `RANDOM_COMPILED=n` one in `n`, chosen by a hash of its number, is compiled to machine
-/// code, and of the others it says `emitted`. Of those that are compiled one in [`OPTIMISED`] has the machine code that users have,
-/// `RANDOM_OPTIMISED=1` for all: whether it is slow is seen there alone. The report is `random_schedules.tsv`, or `several.tsv`, in the
-/// tests' folder for files; remove it when the compiler or the generator changed.
+/// code, and of the others it says `emitted`. The report is `random_schedules.tsv`, or `several.tsv`, in the tests' folder for
+/// files; remove it when the compiler or the generator changed.
 #[test]
-#[ignore = "half a second of compiling for each schedule"]
+#[ignore = "a second of compiling for each schedule"]
 fn how_far_random_schedules_get() {
     let Some(compiler) = nvidia::caching_compiler() else {
         return;
@@ -82,9 +77,7 @@ fn how_far_random_schedules_get() {
         .filter_map(|line| line.split('\t').next()?.parse().ok())
         .collect();
     let (from, to) = (number("RANDOM_FROM", 0), number("RANDOM_TO", 1000));
-    let [one_in, optimised] = [("RANDOM_COMPILED", 1), ("RANDOM_OPTIMISED", OPTIMISED)]
-        .map(|(name, default)| number(name, default).max(1) as u64);
-    let quick = compiler.clone().unoptimised();
+    let one_in = number("RANDOM_COMPILED", 1).max(1) as u64;
     let options = fs::OpenOptions::new()
         .create(true)
         .append(true)
@@ -102,11 +95,7 @@ fn how_far_random_schedules_get() {
     in_parallel(available_parallelism().map_or(1, usize::from), |_| {
         while let Some((nth, found)) = next() {
             let chosen = (nth as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-            let compiler = match (chosen / one_in).is_multiple_of(optimised) {
-                true => &compiler,
-                false => &quick,
-            };
-            let compiler = Some(compiler).filter(|_| chosen.is_multiple_of(one_in));
+            let compiler = Some(&compiler).filter(|_| chosen.is_multiple_of(one_in));
             let line = format!("{nth}\t{}\t{}\n", found.number, became(compiler, &found));
             let mut out = out.lock().expect("no panic beside");
             out.write_all(line.as_bytes())

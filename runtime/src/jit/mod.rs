@@ -92,7 +92,6 @@ pub struct Compiler {
     with: With,
     cache: Cache,
     probes: Probes,
-    optimises: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -119,7 +118,6 @@ impl Compiler {
             with,
             cache,
             probes: Probes::default(),
-            optimises: true,
         })
     }
 
@@ -135,14 +133,6 @@ impl Compiler {
     #[must_use]
     pub fn with_probes(mut self, probes: Probes) -> Compiler {
         self.probes = probes;
-        self
-    }
-
-    /// For tests that ask whether a text is right, and not what it becomes: half the time, and kernels that nobody should run.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn unoptimised(mut self) -> Compiler {
-        self.optimises = false;
         self
     }
 
@@ -191,7 +181,7 @@ impl Compiler {
     /// [`Error::Compile`] with the schedule's line, the generated lines around it and the log.
     pub fn compile(&self, source: &Source<'_>, target: Target) -> Result<Compiled, Error> {
         let start = Instant::now();
-        let options = options::options(target, self.probes, self.optimises);
+        let options = options::options(target, self.probes);
         let key = cache::key(source, &options, self.identity());
         let cached = || {
             let (cubin, log) = self.cache.get(&key)?;
