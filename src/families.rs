@@ -70,7 +70,7 @@ computes! {
 /// y = all_gather(x) · wᵀ: by pushes, by copy engines, or not fused, with a bulk gather or one of low latency.
 ///
 /// [`ag_gemm_across`](crate::schedules::ag_gemm_across()) and [`ag_gemm_slabs`](crate::schedules::ag_gemm_slabs()) are none of them: on H100s
-/// they were the fastest nowhere, and from 512 rows on the first took up to 3.4 times as long as the fastest (`notes/bench`).
+/// they were the fastest nowhere, and from 512 rows on the first took up to 3.0 times as long as the fastest (`notes/bench`).
 pub fn all_gather_gemm() -> Family {
     Family::new("all_gather_gemm", ag_gemm())
         .or(ag_gemm_pull())
