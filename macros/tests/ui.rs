@@ -67,8 +67,11 @@ fn facade() -> PathBuf {
     found.unwrap_or_else(|| panic!("no counterflow beside {}:\n{said}", program.display()))
 }
 
-/// Without counts at the end. Lines of our own crates have no numbers: they change with what stands before them.
+/// Without counts at the end. Lines of our own crates have no numbers: they change with what stands before them. Files are named from
+/// the checkout's folder: rustc gives whole paths where another workspace built the crate.
 fn normal(said: &str) -> String {
+    let checkout = fs::canonicalize(ROOT).unwrap();
+    let checkout = format!("{}/", checkout.display());
     let mut lines = Vec::new();
     let mut elsewhere = false;
     for line in said.lines() {
@@ -85,6 +88,7 @@ fn normal(said: &str) -> String {
             .find_map(|arrow| line.split_once(arrow));
         if let Some((before, file)) = place.filter(|(before, _)| before.trim().is_empty()) {
             let arrow = &line[before.len()..before.len() + 4];
+            let file = file.strip_prefix(&checkout).unwrap_or(file);
             elsewhere = !file.starts_with(HERE);
             let file = match elsewhere {
                 true => file.split(':').next().unwrap_or(file),
