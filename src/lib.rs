@@ -32,14 +32,12 @@ pub use counterflow_quantise as quantise;
 
 pub use counterflow_codegen::diag::{Diagnostic, Diagnostics, Rule};
 pub use counterflow_codegen::dtype::Dtype;
-pub use counterflow_codegen::model::Machine;
+pub use counterflow_codegen::machine::Machine;
 pub use counterflow_codegen::program::{Program, Setting};
 pub use counterflow_codegen::shape::Shape;
 pub use counterflow_codegen::variant::{Arch, Layout, Scales, Variant};
 
 // The compiler's stages, and what runs them one by one.
-#[cfg(feature = "unstable")]
-pub use counterflow_codegen as codegen;
 #[cfg(feature = "unstable")]
 pub use counterflow_codegen::kernel::Kernel;
 #[cfg(feature = "unstable")]
@@ -52,6 +50,8 @@ pub use counterflow_runtime::cpu;
 #[doc(hidden)]
 pub use counterflow_runtime::{gpus, launch, multicast};
 
+#[cfg(feature = "unstable")]
+pub mod codegen;
 pub mod families;
 #[cfg(any(doc, doctest))]
 pub mod guide;

@@ -105,7 +105,8 @@ impl Dtype {
     }
 
     /// Rounds each number.
-    pub(crate) fn round_all(self, values: &mut [f32]) {
+    #[doc(hidden)]
+    pub fn round_all(self, values: &mut [f32]) {
         // A loop for each type: the processor's vectors need one without a choice in it.
         match self {
             Dtype::F32 => {}
@@ -178,7 +179,8 @@ impl Dtype {
     }
 
     /// Reads elements that lie one behind the other.
-    pub(crate) fn read_all(self, bytes: &[u8], values: &mut [f32]) {
+    #[doc(hidden)]
+    pub fn read_all(self, bytes: &[u8], values: &mut [f32]) {
         match self {
             Dtype::Bf16 => each_read(bytes, values, |own| bf16::from_le_bytes(own).to_f32()),
             Dtype::F16 => each_read(bytes, values, |own| f16::from_le_bytes(own).to_f32()),
@@ -189,7 +191,8 @@ impl Dtype {
     }
 
     /// Writes elements one behind the other, as [`Dtype::write`] does.
-    pub(crate) fn write_all(self, values: &[f32], bytes: &mut [u8]) {
+    #[doc(hidden)]
+    pub fn write_all(self, values: &[f32], bytes: &mut [u8]) {
         match self {
             Dtype::Bf16 => each_written(values, bytes, |own| bf16::from_f32(own).to_le_bytes()),
             Dtype::F16 => each_written(values, bytes, |own| f16::from_f32(own).to_le_bytes()),

@@ -37,7 +37,7 @@ pub type Reference = fn(&Given<'_>) -> Result<Matrix, String>;
 /// assert_eq!(x.plus(&x), x.map(|value| 2.0 * value));
 /// ```
 #[derive(Clone, PartialEq, Debug)]
-pub struct Matrix(pub(crate) Array2<f64>);
+pub struct Matrix(Array2<f64>);
 
 impl Matrix {
     /// A matrix of that many rows and columns. Each element is computed from its row and column.
@@ -45,6 +45,22 @@ impl Matrix {
         let shape = (rows as usize, columns as usize);
         let at = |(row, column)| element(row as u32, column as u32);
         Matrix(Array2::from_shape_fn(shape, at))
+    }
+
+    /// A matrix of these values, row by row: for the emulator, which makes references' arguments.
+    ///
+    /// # Panics
+    /// If they are not as many as rows by columns.
+    #[doc(hidden)]
+    pub fn of_values(rows: usize, columns: usize, values: Vec<f64>) -> Matrix {
+        let values = Array2::from_shape_vec((rows, columns), values);
+        Matrix(values.expect("as many values as rows by columns"))
+    }
+
+    /// Its values, row by row.
+    #[doc(hidden)]
+    pub fn into_values(self) -> Vec<f64> {
+        self.0.into_iter().collect()
     }
 
     /// Number of rows.
@@ -119,12 +135,34 @@ impl Matrix {
 /// # drop(kept);
 /// ```
 pub struct Given<'a> {
-    pub(crate) output: &'a str,
-    pub(crate) rank: u32,
-    pub(crate) world: u32,
-    pub(crate) rows: Range<u32>,
-    pub(crate) inputs: &'a dyn Fn(&str, u32) -> Result<Matrix, String>,
-    pub(crate) as_written: Matrix,
+    output: &'a str,
+    rank: u32,
+    world: u32,
+    rows: Range<u32>,
+    inputs: &'a dyn Fn(&str, u32) -> Result<Matrix, String>,
+    as_written: Matrix,
+}
+
+impl<'a> Given<'a> {
+    /// The arguments for an output of that name on a rank, which holds those rows. `inputs` finds an input by its name and
+    /// rank: for the emulator.
+    #[doc(hidden)]
+    pub fn new(
+        output: &'a str,
+        (rank, world): (u32, u32),
+        rows: Range<u32>,
+        inputs: &'a dyn Fn(&str, u32) -> Result<Matrix, String>,
+        as_written: Matrix,
+    ) -> Given<'a> {
+        Given {
+            output,
+            rank,
+            world,
+            rows,
+            inputs,
+            as_written,
+        }
+    }
 }
 
 impl Given<'_> {

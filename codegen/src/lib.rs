@@ -3,8 +3,8 @@
 //! This crate reads no files, environment variables or clocks, has no `unsafe`, and uses no device.
 //!
 //! ```
-//! use counterflow_codegen::{cuda, interp, lower::lower, model, sm90, verify};
-//! use counterflow_codegen::{model::Machine, shape::Shape, variant::Variant};
+//! use counterflow_codegen::{cuda, lower::lower, sm90, verify};
+//! use counterflow_codegen::{machine::Machine, shape::Shape, variant::Variant};
 //! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
 //! # use example::ag_gemm;
 //!
@@ -14,19 +14,17 @@
 //! let series = verify::series(&kernel, &shape, &machine)?; // launches of up to that shape
 //! let plan = series.plan(&shape)?; // this launch, proven
 //!
-//! // It runs on emulated ranks, beside a reference,
-//! let outcome = interp::run(&series, &[&plan], &interp::Options::seed(1), interp::uniform(1))?;
-//! let expected = interp::reference(&kernel, &plan, 0, interp::uniform(1))?;
-//! println!("{} elements agree", interp::compare(&outcome, &expected)?.elements);
-//! // its time is predicted,
-//! println!("{}", model::predict(&kernel, &plan, &machine)?.summary());
-//! // and it becomes CUDA, once what its warps do is proven, too.
+//! println!("{} bytes of the heap", plan.heap.bytes);
+//! // It becomes CUDA, once what its warps do is proven, too.
 //! let pipeline = verify::pipeline(sm90::build(&kernel)?)?; // `verify::warps(&kernel)` is both
 //! let source = cuda::emit(&pipeline);
 //! assert!(source.text.contains(&source.entry));
 //! println!("{}", cuda::prelude()); // what the text includes
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! Two crates are above this one: `counterflow-emulator` runs kernels and plans on emulated ranks, beside a reference, and
+//! `counterflow-timeline` predicts their time.
 #![forbid(unsafe_code)]
 
 pub mod bits;
@@ -35,19 +33,17 @@ mod checked;
 pub mod cuda;
 pub mod diag;
 pub mod dtype;
-mod encoded;
+pub mod encoded;
 pub mod encoding;
 pub mod given;
 pub mod host;
-pub mod interp;
 pub mod kernel;
 pub mod lower;
-mod machine;
-mod map;
-pub mod model;
+pub mod machine;
+pub mod map;
 mod multicast;
 pub mod order;
-mod own_terms;
+pub mod own_terms;
 pub mod plan;
 mod print;
 pub mod program;
@@ -58,7 +54,6 @@ pub mod shape;
 pub mod sm90;
 pub mod target;
 pub mod tiling;
-pub mod trace;
 #[doc(hidden)]
 pub mod undo;
 pub mod unroll;

@@ -3,11 +3,11 @@
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// A map that hashes without a random seed: faster, and nothing in it depends on the order of its entries.
-pub(crate) type Map<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<Mixer>>;
+pub type Map<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<Mixer>>;
 
 /// Mixes its input into 64 bits by multiplication and rotation.
 #[derive(Default)]
-pub(crate) struct Mixer(u64);
+pub struct Mixer(u64);
 
 impl Hasher for Mixer {
     fn write(&mut self, bytes: &[u8]) {

@@ -19,7 +19,7 @@ use std::collections::HashMap;
 /// A program whose sums over the others have their own terms. One that has them is as it is.
 ///
 /// Partial sums of FP8 have scales that their senders make: no rank makes those of its own term.
-pub(crate) fn with_own_terms<'p>(program: Cow<'p, Program>) -> Cow<'p, Program> {
+pub fn with_own_terms<'p>(program: Cow<'p, Program>) -> Cow<'p, Program> {
     let over_others = |stmt: &Stmt| of_others(stmt).is_some();
     let rounded = |of: &Tensor| of.usage.is_scratch() && of.usage.rule().is_some();
     if program.tensors.iter().any(rounded) || !program.stmts().any(over_others) {

@@ -5,7 +5,7 @@ mod heap;
 mod identity;
 mod memory;
 
-use crate::checked::Subject;
+use crate::checked::{Checked, Subject};
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{Block, Kernel, OpKind, RoleKind, visit_ops};
 use crate::machine::Machine;
@@ -112,7 +112,7 @@ impl Plan {
     /// The plan of `kernel` for `shape` on `machine`, in a series of up to [`Shape::most`]. It is not verified yet.
     ///
     /// ```
-    /// use counterflow_codegen::{lower::lower, model::Machine, plan::Plan, shape::Shape, variant::Variant};
+    /// use counterflow_codegen::{lower::lower, machine::Machine, plan::Plan, shape::Shape, variant::Variant};
     /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
     ///
     /// let kernel = lower(&example::ag_gemm(), &Variant::new(2))?;
@@ -147,6 +147,36 @@ impl Plan {
             machine,
             identity(kernel, most),
             None,
+        )
+    }
+
+    /// The plan of a launch as far as it is known before its steps are: its arrivals are empty. For outlines of timelines.
+    ///
+    /// ```
+    /// use counterflow_codegen::{machine::Machine, plan::Plan, shape::Shape};
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+    ///
+    /// let (series, plan) = example::proven();
+    /// let outlined = Plan::outlined(series.kernel(), &plan.shape, &Machine::h200())?;
+    /// assert_eq!(outlined.grid, plan.grid);
+    /// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
+    /// ```
+    ///
+    /// # Errors
+    /// An illegal shape, tiles or a grid that do not fit.
+    pub fn outlined(
+        kernel: &Checked<Kernel>,
+        shape: &Shape,
+        machine: &Machine,
+    ) -> Result<Plan, Diagnostics> {
+        Plan::of(
+            (kernel.shared(), kernel.decided()),
+            Geometry::new(kernel, shape)?,
+            shape,
+            machine,
+            // Its hash is not used.
+            0,
+            Some(Arc::new(Arrivals::default())),
         )
     }
 

@@ -347,7 +347,7 @@ impl Geometry {
     }
 
     /// Elements of a side that a partition's items of shard `shard` may have: the shard's part, or all that is not divided.
-    pub(crate) fn span(&self, partition: PartitionId, side: Side, shard: u32) -> Extent {
+    pub fn span(&self, partition: PartitionId, side: Side, shard: u32) -> Extent {
         let dim = self.partitions[partition.index()].dim(side);
         if self.sharded_side(partition) == Some(side) {
             return self.shard(dim, shard);
@@ -464,7 +464,7 @@ impl Geometry {
     }
 
     /// `arrived[3]`, with the index along every axis.
-    pub(crate) fn cell_name(&self, kernel: &Kernel, counter: CounterId, cell: u32) -> String {
+    pub fn cell_name(&self, kernel: &Kernel, counter: CounterId, cell: u32) -> String {
         let mut index = Vec::new();
         let mut rest = cell;
         for size in self.counter_axes(counter).iter().rev() {

@@ -335,7 +335,8 @@ impl Variant {
 
     /// Elements of K whose sum is promoted at once, if sums are promoted: the columns of a scale's block, or else
     /// [`PROMOTION_INTERVAL`].
-    pub(crate) fn promotion_interval(&self) -> Option<u32> {
+    #[doc(hidden)]
+    pub fn promotion_interval(&self) -> Option<u32> {
         let columns = self.encodings.operand_blocks().map(|block| block.columns);
         let asked = self.promote.then_some(PROMOTION_INTERVAL);
         columns.min().or(asked)

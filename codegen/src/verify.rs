@@ -9,7 +9,7 @@
 //! | 4 reuse | [`Rule::Attribution`](crate::diag::Rule::Attribution) | | every cell that several ranks signal, also in different launches of the series |
 //! | 5 bounds | [`Rule::Bounds`](crate::diag::Rule::Bounds) | | every rank, slot and row range |
 //! | 5 resources | [`Rule::Resources`](crate::diag::Rule::Resources) | | grid and shared memory |
-//! | 6 volume | [`Rule::Volume`](crate::diag::Rule::Volume) | | bytes per link ([`crate::model`]) |
+//! | 6 volume | [`Rule::Volume`](crate::diag::Rule::Volume) | | bytes per link (`counterflow_timeline::model`) |
 //!
 //! Rules between launches of different shapes are checked for all launches of a [`Series`]; see `launches`.
 //!
@@ -109,7 +109,7 @@ pub fn series(
 /// The plan of a launch, in a series of its own shape.
 ///
 /// ```
-/// use counterflow_codegen::{model::Machine, shape::Shape, verify};
+/// use counterflow_codegen::{machine::Machine, shape::Shape, verify};
 /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
 ///
 /// let (series, _) = example::proven();

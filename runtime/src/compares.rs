@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::group::Entry;
 use crate::jit::{Compiled, Compiler, Probes, Source, Target};
 use counterflow_codegen::cuda as text;
-use counterflow_codegen::interp::open::{self, Compare};
+use counterflow_emulator::open::{self, Compare};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The number of that kernel in records. No other has it.

@@ -13,7 +13,7 @@ use crate::pending::Pending;
 use crate::retire;
 use crate::slots;
 use counterflow_codegen::cuda::WATCH_BYTES;
-use counterflow_codegen::interp::open::{self, Twin, TwinLaunch};
+use counterflow_emulator::open::{self, Twin, TwinLaunch};
 use std::sync::Arc;
 
 /// A kernel that all ranks loaded, with its part of the heap.
@@ -219,7 +219,7 @@ mod tests {
     use crate::driver::{Graph, Stream};
     use crate::emulated::{self, Machine};
     use crate::op::Caller;
-    use counterflow_codegen::interp::open::{Awaited, Fault, Memory, Stepped};
+    use counterflow_emulator::open::{Awaited, Fault, Memory, Stepped};
     use std::time::Duration;
 
     /// Adds one to a cell of each peer, and waits until all peers have added to its own. Behind the cell is what had arrived

@@ -8,7 +8,7 @@ use crate::draft;
 use crate::error::Error;
 use crate::jit::Cache;
 use crate::trust;
-use counterflow_codegen::model::{Link, Machine, Profile, Refused, shipped};
+use counterflow_codegen::machine::{Link, Machine, Profile, Refused, shipped};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;

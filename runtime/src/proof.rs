@@ -9,7 +9,7 @@ use crate::tuned::{self, Choice, Tuned, Winner};
 use crate::warps::warps;
 use counterflow_codegen::bits::BitsClass;
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;

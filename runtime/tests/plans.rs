@@ -4,7 +4,7 @@
 use counterflow::families::AllGatherGemm;
 use counterflow::schedules;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::unroll::most_steps;
 use counterflow_codegen::variant::Variant;

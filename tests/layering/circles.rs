@@ -247,6 +247,8 @@ fn no_folders_of_a_crate_need_each_other() {
     for dir in [
         "macros/src",
         "codegen/src",
+        "emulator/src",
+        "timeline/src",
         "runtime/src",
         "quantise/src",
         "workbench/src",
@@ -263,6 +265,8 @@ fn no_files_of_a_crate_need_each_other() {
         "src",
         "macros/src",
         "codegen/src",
+        "emulator/src",
+        "timeline/src",
         "runtime/src",
         "quantise/src",
         "workbench/src",

@@ -3,9 +3,11 @@
 use super::{root, text};
 use std::collections::BTreeSet;
 
-const PUBLISHED: [&str; 10] = [
+const PUBLISHED: [&str; 12] = [
     ".",
     "codegen",
+    "emulator",
+    "timeline",
     "macros",
     "runtime",
     "quantise",

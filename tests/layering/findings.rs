@@ -29,7 +29,14 @@ fn errors_of_libraries_say_whose_flags_they_name() {
         "device", "arch", "seed", "set", "worlds", "rows", "world", "dtype",
     ];
     let mut seen = 0;
-    for folder in ["codegen/src", "runtime/src", "quantise/src", "layers/src"] {
+    for folder in [
+        "codegen/src",
+        "emulator/src",
+        "timeline/src",
+        "runtime/src",
+        "quantise/src",
+        "layers/src",
+    ] {
         for path in files(folder, &[".rs"]) {
             let code = code(&path);
             // Every second part lies between quotes.

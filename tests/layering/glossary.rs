@@ -2,9 +2,11 @@
 
 use super::{files, root, short, text};
 
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 11] = [
     "src",
     "codegen/src",
+    "emulator/src",
+    "timeline/src",
     "runtime/src",
     "quantise/src",
     "layers/src",

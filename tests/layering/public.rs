@@ -46,10 +46,8 @@ fn given_by_facade(crate_name: &str) -> BTreeSet<String> {
     of_crate.flat_map(|(at, _)| used(&code[at..])).collect()
 }
 
-/// Its modules of which users call what is not a method: the builder, and the arrows from one stage to the next.
-const STAGES: [&str; 7] = [
-    "cuda", "interp", "lower", "model", "sm90", "verify", "builder",
-];
+/// Modules of the compiler of which users call what is not a method: the builder, and the arrows from one stage to the next.
+const STAGES: [&str; 5] = ["cuda", "lower", "sm90", "verify", "builder"];
 
 /// What users name of `codegen`: the types that the facade gives, the user's own references, the builder, and the
 /// functions that lead from one stage to the next. Other types are what these give: data.
@@ -66,21 +64,39 @@ pub fn codegen() -> Vec<Item> {
             stage if STAGES.contains(&stage) && file.matches('/').count() == 1 => given(&top),
             _ => BTreeSet::new(),
         };
-        let mut found = items(&path, |name| {
-            // The emulator has types of its own with these names.
-            match own.contains(name) && module != "interp" {
-                true => Some(name.to_owned()),
-                false => public
-                    .contains(name)
-                    .then(|| format!("codegen::{module}::{name}")),
-            }
+        let mut found = items(&path, |name| match own.contains(name) {
+            true => Some(name.to_owned()),
+            false => public
+                .contains(name)
+                .then(|| format!("codegen::{module}::{name}")),
         });
         if file == "lib.rs" {
             found.push(page("codegen", &path));
         }
         found
     });
-    each.flatten().collect()
+    each.flatten().chain(above()).collect()
+}
+
+/// What the crates above the compiler give: the emulator, the model of time.
+fn above() -> Vec<Item> {
+    let crates = [
+        ("emulator/src", "lib.rs", "codegen::interp"),
+        ("timeline/src/model", "mod.rs", "codegen::model"),
+    ];
+    let each = crates.map(|(dir, top, module)| {
+        let top = root().join(dir).join(top);
+        let public = given(&top);
+        let paths = files(dir, &[".rs"]).into_iter();
+        // Its own folder, not one below.
+        let paths = paths.filter(|path| path.parent() == top.parent());
+        let found = paths.flat_map(|path| {
+            let given = |name: &str| public.contains(name).then(|| format!("{module}::{name}"));
+            items(&path, given)
+        });
+        found.chain([page(module, &top)]).collect::<Vec<_>>()
+    });
+    each.into_iter().flatten().collect()
 }
 
 /// The facade's own: the macros, the words of a schedule, the library.

@@ -1,7 +1,8 @@
 //! How far off a prediction may be, in words.
 
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::model::{self, Band, Machine};
+use counterflow_codegen::machine::Machine;
+use counterflow_timeline::model::{self, Band};
 use serde_json::{Value as Json, json};
 
 /// Error of a kernel's prediction, as far as it is known.

@@ -9,11 +9,11 @@ use super::ready::{self, Ready};
 use super::render::{self, Console};
 use counterflow_codegen::bits::BitsClass;
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::model::{self, Volume};
 use counterflow_codegen::program::{Program, Setting};
 use counterflow_codegen::variant::Tensors;
 use counterflow_codegen::verify;
 use counterflow_runtime::Error;
+use counterflow_timeline::model::{self, Volume};
 use serde_json::{Map, Value as Json, json};
 
 pub(super) fn check(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {

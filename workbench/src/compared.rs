@@ -3,10 +3,10 @@
 use super::args::Request;
 use super::render::{self, Console};
 use super::size;
-use counterflow_codegen::interp::{NoReference, Says};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::verify::{Checked, Series};
+use counterflow_emulator::{NoReference, Says};
 use counterflow_runtime::cpu::Compared;
 use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, BTreeSet};

@@ -5,7 +5,7 @@ use super::compared;
 use super::outcome::Outcome;
 use super::ready::Ready;
 use super::render::{self, Console};
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::{target, verify};
 use counterflow_runtime::Error;
 use counterflow_runtime::jit::{Cached, Compiler};

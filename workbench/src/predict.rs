@@ -7,13 +7,13 @@ use super::render::Console;
 use super::{band, check, size, switch};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::model;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::verify::{self, Checked};
 use counterflow_runtime::Error;
 use counterflow_runtime::family::{self, Family};
 use counterflow_runtime::tuned::Tuned;
+use counterflow_timeline::model;
 use serde_json::{Map, Value as Json, json};
 
 /// Columns of the chart: fits a terminal beside an editor.

@@ -2,7 +2,7 @@
 
 use super::outcome::Outcome;
 use super::render::{self, Console};
-use counterflow_codegen::model::{Profile, shipped};
+use counterflow_codegen::machine::{Profile, shipped};
 use counterflow_runtime::cuda::Gpu;
 use counterflow_runtime::{Communicator, Error, machines, probes};
 use serde_json::{Map, Value as Json, json};

@@ -7,7 +7,7 @@ use super::render::Console;
 use super::{check, emulate, gpu, switch};
 use counterflow_codegen::diag::Rule;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::{Program, RoleKind};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Arch;

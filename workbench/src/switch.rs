@@ -4,10 +4,10 @@ use super::args::Verb;
 use super::ready::Ready;
 use super::render::Console;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::{Brings, IN_SWITCH, Multicast, UNICAST, Way, multicast};
 use counterflow_codegen::program::Program;
 use counterflow_codegen::variant::Variant;
 use counterflow_runtime::Error;
+use counterflow_timeline::model::{Brings, IN_SWITCH, Multicast, UNICAST, Way, multicast};
 use serde_json::{Value as Json, json};
 
 /// Basis of a timeline of every rank's memory.

@@ -12,7 +12,7 @@ use crate::variant::{Tensors, Variant};
 /// A variant's type replaces that of the first tensor wherever it occurs. FP8 does so only in what products multiply, and in
 /// what is copied from or to that: sums are stored in the type that the schedule says, or in that which the variant has for
 /// outputs.
-pub(crate) fn elements(program: &Program, variant: &Variant) -> Vec<Dtype> {
+pub fn elements(program: &Program, variant: &Variant) -> Vec<Dtype> {
     let mut found = operands(program, variant);
     if let Some(output) = variant.asked(&Tensors::Outputs).element {
         let outputs = outputs(program).into_iter();

@@ -16,8 +16,9 @@ use crate::diag::Diagnostic;
 use crate::encoding::Encoding;
 use crate::program::Program;
 use crate::variant::Variant;
-pub(crate) use elements::{distinct_operands, elements};
-pub(crate) use operands::scale_of;
+pub(crate) use elements::distinct_operands;
+pub use elements::elements;
+pub use operands::scale_of;
 use std::borrow::Cow;
 
 /// The encodings of a program's tensors in a variant, in their order.
@@ -42,7 +43,7 @@ pub(crate) fn encodings(program: &Program, variant: &Variant) -> Result<Vec<Enco
 ///
 /// # Errors
 /// As [`encodings`], and statements that would lose a scale.
-pub(crate) fn encoded<'p>(
+pub fn encoded<'p>(
     program: &'p Program,
     variant: &Variant,
 ) -> Result<Cow<'p, Program>, Diagnostic> {

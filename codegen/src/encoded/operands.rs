@@ -161,7 +161,7 @@ fn inputs(program: &Program, operand: TensorId) -> Vec<TensorId> {
 }
 
 /// The scale of what an operand has: its own, or that of what it was copied from.
-pub(crate) fn scale_of(program: &Program, operand: TensorId) -> Option<TensorId> {
+pub fn scale_of(program: &Program, operand: TensorId) -> Option<TensorId> {
     let alike = copied_with(program, operand);
     let scale = program.tensors.iter().position(|tensor| {
         let of = tensor.usage.given_scale_of();

@@ -251,7 +251,8 @@ impl ScaleRule {
     }
 
     /// Blocks whose scales stores compute by it, and [`ScaleRule::scale_lines`].
-    pub(crate) const fn block(&self) -> ScaleBlock {
+    #[doc(hidden)]
+    pub const fn block(&self) -> ScaleBlock {
         ScaleBlock::F32_1X128
     }
 

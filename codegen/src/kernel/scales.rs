@@ -7,30 +7,46 @@ use crate::program::{TensorId, Usage};
 
 impl Kernel {
     /// True if a tensor is a scale of an operand, which a product then stands for; that of an output is a number like others.
-    pub(crate) fn scales_an_operand(&self, tensor: TensorId) -> bool {
+    ///
+    /// ```
+    /// use counterflow_codegen::encoding::{ScaleBlock, Scales};
+    /// use counterflow_codegen::{dtype::Dtype, lower::lower, program::TensorId, variant::Variant};
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+    ///
+    /// let (x, y) = (TensorId(0), TensorId(2));
+    /// let fp8 = Variant::new(2).dtype(Dtype::E4M3).scales(Scales::Blocks1d2d);
+    /// let kernel = lower(&example::ag_gemm(), &fp8)?;
+    /// let (scale, block) = kernel.block_scale(x).expect("each block of x has a scale");
+    /// assert_eq!(block, ScaleBlock::F32_1X128);
+    /// assert!(kernel.scales_an_operand(scale) && !kernel.scales_a_hidden_layer(scale));
+    /// // No store computes scales: neither of y, nor by a rule.
+    /// assert_eq!((kernel.made_of(y), kernel.made_block(y), kernel.rule_of(scale)), (None, None, None));
+    /// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
+    /// ```
+    pub fn scales_an_operand(&self, tensor: TensorId) -> bool {
         let of = self.buffers[tensor.index()].usage.given_scale_of();
         of.is_some_and(|of| self.buffers[of.index()].usage.is_input())
     }
 
     /// Whether a tensor is the number of a hidden layer: a product that is divided by it is that of the layer's values.
-    pub(crate) fn scales_a_hidden_layer(&self, tensor: TensorId) -> bool {
+    pub fn scales_a_hidden_layer(&self, tensor: TensorId) -> bool {
         let of = self.buffers[tensor.index()].usage.given_scale_of();
         of.is_some_and(|of| self.buffers[of.index()].is_scratch())
     }
 
     /// The scale of an operand's blocks, if it has one.
-    pub(crate) fn block_scale(&self, operand: TensorId) -> Option<(TensorId, ScaleBlock)> {
+    pub fn block_scale(&self, operand: TensorId) -> Option<(TensorId, ScaleBlock)> {
         let scale = self.beside(|usage| usage.given_scale_of() == Some(operand))?;
         Some((scale, self.buffers[scale.index()].usage.blocks()?))
     }
 
     /// The plane of scales that stores make of a tensor: of an output, or of partial sums.
-    pub(crate) fn made_of(&self, tensor: TensorId) -> Option<TensorId> {
+    pub fn made_of(&self, tensor: TensorId) -> Option<TensorId> {
         self.beside(|usage| usage.computed_scale_of() == Some(tensor))
     }
 
     /// The blocks of a tensor whose scales stores make.
-    pub(crate) fn made_block(&self, tensor: TensorId) -> Option<ScaleBlock> {
+    pub fn made_block(&self, tensor: TensorId) -> Option<ScaleBlock> {
         let scale = self.made_of(tensor)?;
         self.buffers[scale.index()].usage.blocks()
     }
@@ -71,7 +87,7 @@ impl Kernel {
     }
 
     /// The rule by which stores make the scales of a plane.
-    pub(crate) fn rule_of(&self, plane: TensorId) -> Option<ScaleRule> {
+    pub fn rule_of(&self, plane: TensorId) -> Option<ScaleRule> {
         self.buffers[plane.index()].usage.rule()
     }
 

@@ -34,9 +34,19 @@ pub fn lower(program: &Program, variant: &Variant) -> Result<Kernel, Diagnostics
 
 /// As [`lower`], but each `#[comm]` loop is a role with CTAs of its own. For predictions: nothing emits such a kernel.
 ///
+/// ```
+/// use counterflow_codegen::{lower, variant::Variant};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (program, variant) = (example::ag_gemm(), Variant::new(2));
+/// let (joined, apart) = (lower::lower(&program, &variant)?, lower::apart(&program, &variant)?);
+/// assert_eq!(joined.text(), apart.text()); // its role has one loop
+/// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
+/// ```
+///
 /// # Errors
 /// As [`lower`].
-pub(crate) fn apart(program: &Program, variant: &Variant) -> Result<Kernel, Diagnostics> {
+pub fn apart(program: &Program, variant: &Variant) -> Result<Kernel, Diagnostics> {
     lower_with(program, variant, Comm::Apart)
 }
 

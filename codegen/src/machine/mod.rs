@@ -17,4 +17,4 @@ pub use profile::{FORMAT, Link, Number, Profile, Refused, Source};
 pub use rates::{Machine, Sustained};
 pub use shipped::shipped;
 pub use sm::Sm;
-pub(crate) use wave::wave;
+pub use wave::wave;

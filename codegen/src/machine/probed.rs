@@ -14,13 +14,13 @@ const WELL_WITHIN_L2: f64 = (8 << 20) as f64;
 /// Measurements of one kind of GPU by probes. What could not be measured is absent.
 ///
 /// ```
-/// use counterflow_codegen::model::{self, Curve, Link, Probed, ProductTime, Source};
+/// use counterflow_codegen::machine::{self, Curve, Link, Probed, ProductTime, Source};
 /// use std::collections::BTreeMap;
 ///
 /// let push: Curve = [1, 2, 4, 8, 16].map(|ctas| [f64::from(ctas), f64::from(ctas.min(8)) * 45e9]).into();
 /// let products: Vec<ProductTime> = Vec::new();
 /// let probed = Probed { sms: 132, clusters: vec![132, 66, 39, 30, 22, 17, 15, 15], curves: BTreeMap::from([("push".into(), push)]), products };
-/// let profile = probed.profile(model::shipped("NVIDIA H200"), "NVIDIA H20", Link::NvLink, "13.0");
+/// let profile = probed.profile(machine::shipped("NVIDIA H200"), "NVIDIA H20", Link::NvLink, "13.0");
 /// assert_eq!(profile.numbers["link_push"].value, 8.0 * 45e9);
 /// assert_eq!((profile.numbers["link_push"].from, profile.count(Source::Measured)), (Source::Measured, 2));
 /// ```

@@ -74,9 +74,9 @@ pub struct Number {
 /// The numbers of one kind of GPU, linked in one way, under one driver.
 ///
 /// ```
-/// use counterflow_codegen::model::{self, Link, Machine, Number, Profile, Refused, Source};
+/// use counterflow_codegen::machine::{self, Link, Machine, Number, Profile, Refused, Source};
 ///
-/// let mut profile: Profile = model::shipped("NVIDIA H200").clone();
+/// let mut profile: Profile = machine::shipped("NVIDIA H200").clone();
 /// assert_eq!((profile.gpu.as_str(), profile.link), ("NVIDIA H200", Link::NvLink));
 /// let memory: Number = profile.numbers["memory"];
 /// println!("{:.1} TB/s, {}", memory.value / 1e12, memory.from.name());

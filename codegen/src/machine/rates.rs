@@ -7,7 +7,7 @@ use crate::dtype::Dtype;
 /// GPU, in bytes or FLOP a second. Times are in seconds.
 ///
 /// ```
-/// use counterflow_codegen::{dtype::Dtype, model::Machine};
+/// use counterflow_codegen::{dtype::Dtype, machine::Machine};
 ///
 /// let h200 = Machine::h200();
 /// println!("{} pushes {} B/s from 4 CTAs", h200.name, h200.push_rate(4));

@@ -3,7 +3,7 @@
 /// Latencies and shares of one SM, which the model takes to be alike on all cards of an architecture. Times are in seconds.
 ///
 /// ```
-/// use counterflow_codegen::model::{Machine, Sm};
+/// use counterflow_codegen::machine::{Machine, Sm};
 ///
 /// let (h100, h200) = (Machine::h100(), Machine::h200());
 /// assert_eq!((h100.sm, h200.sm), (Sm::HOPPER, Sm::HOPPER));

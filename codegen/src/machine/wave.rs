@@ -8,7 +8,7 @@ const GROUP: u32 = 8;
 const SMALL_GROUP: u32 = 4;
 
 /// Rows and columns of the tiles that so many CTAs multiply at the same time, of `grid` tiles.
-pub(crate) fn wave(ctas: u32, grid: (u32, u32), order: TileOrder) -> (u32, u32) {
+pub fn wave(ctas: u32, grid: (u32, u32), order: TileOrder) -> (u32, u32) {
     let (rows, columns) = (grid.0.max(1), grid.1.max(1));
     let group = match order {
         TileOrder::RowMajor => 1,

@@ -31,7 +31,14 @@ impl Kernel {
     }
 
     /// The text of every one-line op, by [`crate::kernel::OpId`]. Loops and branches have none.
-    pub(crate) fn op_texts(&self) -> Vec<String> {
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+    /// let (series, _) = example::proven();
+    /// let texts = series.kernel().op_texts();
+    /// assert!(texts.iter().any(|text| text.starts_with("wait")), "{texts:?}");
+    /// ```
+    pub fn op_texts(&self) -> Vec<String> {
         let mut printer = Printer {
             kernel: self,
             names: self.names(),

@@ -314,7 +314,7 @@ impl Usage {
 
     /// A side of the tensor with these scales, and what its shards are multiples of: the rows of given scales of blocks, and the
     /// columns of computed ones. No box of TMA begins in a plane of scratch.
-    pub(crate) fn shard_unit(self) -> Option<(TensorId, Side, u32)> {
+    pub fn shard_unit(self) -> Option<(TensorId, Side, u32)> {
         let plane = self.plane.filter(|_| !self.is_scratch())?;
         let (side, unit) = match plane.numbers {
             Numbers::Scale(Scaling::Computed(rule)) => (Side::Columns, rule.block().columns),

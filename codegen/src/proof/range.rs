@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 /// The verdicts on a range of rows.
 ///
 /// ```
-/// use counterflow_codegen::{model::Machine, shape::Shape, verify};
+/// use counterflow_codegen::{machine::Machine, shape::Shape, verify};
 /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
 ///
 /// let (series, _) = example::proven();

@@ -124,7 +124,7 @@ impl Rectangle {
 
     /// The rank whose boxes a multicast by rank `me` leaves as they are: its own, where it sends its own rows. They store the
     /// same bytes in the same place.
-    pub(crate) fn kept_by(&self, src: &Rectangle, me: u16) -> Option<u16> {
+    pub fn kept_by(&self, src: &Rectangle, me: u16) -> Option<u16> {
         let owner = Owner::Rank(me);
         let own = Rectangle { owner, ..*self };
         (self.owner == Owner::Everywhere && own == *src).then_some(me)

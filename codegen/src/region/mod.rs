@@ -14,4 +14,4 @@ mod planes;
 
 pub use crate::kernel::Access;
 pub use boxes::{Owner, Rectangle, Span};
-pub(crate) use planes::as_lines;
+pub use planes::as_lines;

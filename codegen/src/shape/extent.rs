@@ -31,11 +31,7 @@ impl Extent {
         Extent { start, end }
     }
     /// Parts of the extent, divided at each multiple of `each` behind `first`. What is empty is one part.
-    pub(crate) fn divided(
-        self,
-        first: u32,
-        each: u32,
-    ) -> impl Iterator<Item = Extent> + Clone + use<> {
+    pub fn divided(self, first: u32, each: u32) -> impl Iterator<Item = Extent> + Clone + use<> {
         let each = each.max(1);
         let last = self.end.saturating_sub(1).max(self.start) - first;
         ((self.start - first) / each..=last / each).map(move |part| {

@@ -5,15 +5,16 @@ use crate::fixtures::across::{self, Mistake, SUMS, Way};
 use crate::fixtures::wide::wide;
 use counterflow_codegen::diag::Rule;
 use counterflow_codegen::dtype::Dtype::E4M3;
-use counterflow_codegen::interp::{self, Options};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::{Machine, Volume};
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::unroll::StepKind;
 use counterflow_codegen::variant::{Arch, Layout, Scales, Variant};
 use counterflow_codegen::verify;
+use counterflow_emulator::{self as interp, Options};
+use counterflow_timeline::model::Volume;
 
 const TILE: (u32, u32) = (8, 8);
 const CHUNK: u32 = 4;

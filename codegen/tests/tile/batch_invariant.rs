@@ -5,15 +5,15 @@ use crate::fixtures::library::{self, Sizes};
 use counterflow_codegen::bits::BitsClass;
 use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::interp::{self, Input, Options};
 use counterflow_codegen::kernel::{Kernel, OpKind, visit};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::{Choice, Program, RoleKind};
 use counterflow_codegen::rule::{Fp8, ScaleRule};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Arch, Variant};
 use counterflow_codegen::verify;
+use counterflow_emulator::{self as interp, Input, Options};
 use std::collections::HashMap;
 
 const N: u32 = 24;

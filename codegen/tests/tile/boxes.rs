@@ -6,7 +6,7 @@ use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
 use counterflow_codegen::kernel::{Buffer, Kernel};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::{Bytes, Plan};
 use counterflow_codegen::program::{StoreMode, TensorId};
 use counterflow_codegen::region::{Access, Owner, Rectangle, Span};

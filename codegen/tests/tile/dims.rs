@@ -7,7 +7,7 @@ use counterflow_codegen::builder::ScheduleBuilder;
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;

@@ -3,12 +3,12 @@
 
 use crate::fixtures::strangers::slots::{Edit, few_slots};
 use crate::fixtures::wide::sampled;
-use counterflow_codegen::interp::{self, Options};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Arch, Variant};
 use counterflow_codegen::verify;
+use counterflow_emulator::{self as interp, Options};
 
 fn verdict(edit: Edit, slots: u32, world: u32) -> Result<(), String> {
     let kernel = lower(

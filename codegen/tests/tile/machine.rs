@@ -3,12 +3,13 @@
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::{
-    Curve, Link, Machine, Number, Probed, ProductTime, Profile, Source, seconds, shipped,
+use counterflow_codegen::machine::{
+    Curve, Link, Machine, Number, Probed, ProductTime, Profile, Source, shipped,
 };
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify;
+use counterflow_timeline::model::seconds;
 
 #[test]
 fn clusters_share_the_sms_that_are_left() {

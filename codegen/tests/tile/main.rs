@@ -4,7 +4,7 @@ mod across;
 mod batch_invariant;
 mod boxes;
 /// The clocks' own tests stand beside them. The library has no other tests of its own: it is compiled once.
-#[path = "../../src/interp/clocks.rs"]
+#[path = "../../../emulator/src/clocks.rs"]
 #[allow(dead_code, reason = "the emulator uses the rest")]
 mod clocks;
 mod dims;

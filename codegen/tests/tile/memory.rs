@@ -3,7 +3,7 @@
 use crate::fixtures::library;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::TensorId;
 use counterflow_codegen::region::Span;

@@ -6,11 +6,12 @@ use counterflow_codegen::diag::Rule;
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::{EventKind, Machine, Sm, Timeline, predict};
+use counterflow_codegen::machine::{Machine, Sm};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
+use counterflow_timeline::model::{EventKind, Timeline, predict};
 use std::collections::HashMap;
 
 fn planned(program: &Program, world: u32, shape: &Shape) -> (Kernel, Plan) {

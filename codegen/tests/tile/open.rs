@@ -2,20 +2,20 @@
 
 use crate::fixtures::{multicast, small};
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::interp::open::{
-    AHEAD, Cause, Compare, Fault, GaveUp, Launch, Machine as Gpus, Memory, Place, StreamId, Watch,
-    Work,
-};
-use counterflow_codegen::interp::{self, Input, Outcome, Output, Policy};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::{COUNTER_LINE, Plan};
 use counterflow_codegen::program::{AtStart, CounterId, Program, TensorId};
 use counterflow_codegen::region::Span;
 use counterflow_codegen::shape::{Extent, Shape};
 use counterflow_codegen::variant::{Arch, Variant};
 use counterflow_codegen::verify::{self, Checked, Series};
+use counterflow_emulator::open::{
+    AHEAD, Cause, Compare, Fault, GaveUp, Launch, Machine as Gpus, Memory, Place, StreamId, Watch,
+    Work,
+};
+use counterflow_emulator::{self as interp, Input, Outcome, Output, Policy};
 use std::borrow::Cow;
 use std::sync::Arc;
 

@@ -3,10 +3,11 @@
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
 use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::{Machine, predict};
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Scales, Variant};
+use counterflow_timeline::model::predict;
 
 /// Seconds of a product of FP8 on a GPU at its power limit.
 fn total(variant: &Variant, tile: (u32, u32), ping_pong: bool, [m, n, k]: [u32; 3]) -> f64 {

@@ -1,11 +1,11 @@
 //! Sums of FP8 products as tensor cores make them: the emulator's arithmetic beside the same in whole numbers.
 
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::interp::Numbers;
+use counterflow_emulator::Numbers;
 use ndarray::Array2;
 use short::{Factors, STEP, add, power, step, whole_of_few_bits};
 
-#[path = "../../src/interp/data/short.rs"]
+#[path = "../../../emulator/src/data/short.rs"]
 mod short;
 
 /// The same in whole numbers, from codes.

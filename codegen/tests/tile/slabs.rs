@@ -10,13 +10,14 @@ use counterflow_codegen::diag::Rule;
 use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::{Machine, predict};
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::unroll::StepKind;
 use counterflow_codegen::variant::{Arch, Scales, Variant};
 use counterflow_codegen::verify;
+use counterflow_timeline::model::predict;
 
 const SLAB: (u32, u32) = (4, 16);
 /// Two slabs and a part of one.

@@ -7,14 +7,15 @@ use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::volume::EVERYWHERE;
-use counterflow_codegen::model::{
-    EventKind, Machine, Multicast, Timeline, Volume, Way, multicast, predict,
-};
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Arch, Variant};
+use counterflow_timeline::model::volume::EVERYWHERE;
+use counterflow_timeline::model::{
+    EventKind, Multicast, Timeline, Volume, Way, multicast, predict,
+};
 
 const WORLD: u32 = 4;
 

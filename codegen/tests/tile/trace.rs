@@ -2,13 +2,14 @@
 
 use counterflow_codegen::cuda::{Site, SiteKind};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::{self, Machine};
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::trace::{
-    self, Alone, Events, Mark, Misread, Phase, Recorded, Strand, Trace, measured, report, segments,
-};
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify;
+use counterflow_timeline::model;
+use counterflow_timeline::trace::{
+    self, Alone, Events, Mark, Misread, Phase, Recorded, Strand, Trace, measured, report, segments,
+};
 use proptest::prelude::*;
 
 /// The probes of the kernels here, by their numbers.

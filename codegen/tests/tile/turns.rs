@@ -6,10 +6,9 @@ use crate::generator::judge;
 use counterflow_codegen::builder::*;
 use counterflow_codegen::diag::{Diagnostics, Rule};
 use counterflow_codegen::dtype::Dtype::Bf16;
-use counterflow_codegen::interp::{self, Options};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::rule::Fp8;
@@ -17,6 +16,7 @@ use counterflow_codegen::shape::Shape;
 use counterflow_codegen::unroll::{Item, Step, StepKind};
 use counterflow_codegen::variant::{Arch, Variant};
 use counterflow_codegen::verify;
+use counterflow_emulator::{self as interp, Options};
 
 fn kernel(program: &Program, world: u32) -> Kernel {
     let mut variant = Variant::new(world).arch(Arch::Cpu);

@@ -3,15 +3,15 @@
 
 use crate::generator::judge::{self, Verdict};
 use crate::generator::{self, Case, warps};
-use counterflow_codegen::interp::{self, FailureKind, Options, integers};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::undo::{Fix, undoing};
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
+use counterflow_emulator::{self as interp, FailureKind, Options, integers};
 
 const SEED: u64 = 15;
 /// How many cases may be drawn for a fix.

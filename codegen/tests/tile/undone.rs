@@ -2,10 +2,9 @@
 
 use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype::Bf16;
-use counterflow_codegen::interp::{self, Options};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
@@ -13,6 +12,7 @@ use counterflow_codegen::undo::{Fix, undoing};
 use counterflow_codegen::value::Value;
 use counterflow_codegen::variant::{Arch, Variant};
 use counterflow_codegen::verify;
+use counterflow_emulator::{self as interp, Options};
 
 /// A reduce-scatter whose ranks send `term` of their products and a bias.
 fn reduce_scatter(term: fn(Value, Value) -> Value) -> Program {

@@ -4,7 +4,7 @@ use crate::fixtures::library;
 use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Arch, Variant};

@@ -6,12 +6,13 @@ use counterflow_codegen::builder::tune;
 use counterflow_codegen::diag::Rule;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::{Machine, Volume, predict};
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::rule::{self, Fp8};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
+use counterflow_timeline::model::{Volume, predict};
 
 fn planned(program: &Program, variant: &Variant, shape: &Shape) -> (Kernel, Plan) {
     let kernel = lower(program, variant).unwrap_or_else(|found| panic!("{found}"));

@@ -5,10 +5,9 @@ use crate::fixtures::library;
 use counterflow_codegen::builder::*;
 use counterflow_codegen::cuda::{self, expected};
 use counterflow_codegen::dtype::Dtype::{self, Bf16, F16, F32};
-use counterflow_codegen::interp::{self, Input, Options, Outcome};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::{Machine, Volume, seconds};
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Program, Stmt, StmtKind, StoreMode, Usage};
 use counterflow_codegen::shape::Shape;
@@ -16,6 +15,8 @@ use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Arch, Layout, Variant};
 use counterflow_codegen::verify::{self, Checked, Series};
 use counterflow_codegen::warp::{Node, Pipeline, View};
+use counterflow_emulator::{self as interp, Input, Options, Outcome};
+use counterflow_timeline::model::{Volume, seconds};
 
 /// What a schedule says of each tile of `grad`.
 type Body = fn(&mut ScheduleBuilder, [TensorRef; 4], Item);

@@ -5,9 +5,8 @@ use crate::fixtures::wide::sampled;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{self, Bf16, E4M3, E5M2, F32};
-use counterflow_codegen::interp::{self, Input, Options, Outcome};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::{Program, TensorId};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::value::Unary;
@@ -15,6 +14,7 @@ use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::verify::{self, Series};
 use counterflow_codegen::warp::{Elements, FragmentOp, Node, Pipeline};
 use counterflow_codegen::{cuda, sm90};
+use counterflow_emulator::{self as interp, Input, Options, Outcome};
 use std::collections::HashMap;
 
 mod refused;

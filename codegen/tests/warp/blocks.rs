@@ -6,14 +6,14 @@ use crate::fixtures::wide::wide;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{Bf16, E4M3, E5M2};
 use counterflow_codegen::encoding::{Along, Scaling};
-use counterflow_codegen::interp::{self, Input, Options};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::{Program, ScaleBlock, Side};
 use counterflow_codegen::shape::{Extent, Shape};
 use counterflow_codegen::variant::{Asked, Scales, Tensors, Variant};
 use counterflow_codegen::warp::{Expr, FragmentOp, Node, Pipeline};
 use counterflow_codegen::{cuda, sm90, verify};
+use counterflow_emulator::{self as interp, Input, Options};
 use ndarray::{Array2, s};
 use std::collections::HashMap;
 

@@ -10,10 +10,9 @@ use counterflow_codegen::builder::*;
 use counterflow_codegen::cuda;
 use counterflow_codegen::diag::Rule;
 use counterflow_codegen::dtype::Dtype::Bf16;
-use counterflow_codegen::interp::Numbers;
 use counterflow_codegen::kernel::{DimId, Kernel};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::order::RankTable;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Program, Var};
@@ -22,6 +21,7 @@ use counterflow_codegen::sm90;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
 use counterflow_codegen::warp::{Expr, Field, Node, OrderId, Pipeline, Test, Values};
+use counterflow_emulator::Numbers;
 
 fn kernel(program: &Program, world: u32) -> Checked<Kernel> {
     let kernel = lower(program, &Variant::new(world)).and_then(verify::kernel);

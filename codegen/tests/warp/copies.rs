@@ -6,15 +6,15 @@ use counterflow_codegen as codegen;
 use crate::fixtures::copies as ways;
 use crate::fixtures::left_out::unnoticed;
 use crate::fixtures::wide::{sampled, wide};
-use codegen::interp::{self, Options};
 use codegen::kernel::{Block, Kernel, OpKind};
 use codegen::lower::lower;
-use codegen::model::Machine;
 use codegen::shape::Shape;
 use codegen::sm90;
 use codegen::variant::Variant;
 use codegen::verify::{self, Checked};
 use codegen::warp::{Node, Pipeline};
+use counterflow_codegen::machine::Machine;
+use counterflow_emulator::{self as interp, Options};
 use ways::{Mover, Way, gather};
 
 fn kernel(mover: Mover, way: Way, world: u32) -> Checked<Kernel> {

@@ -5,7 +5,7 @@ use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
 use counterflow_codegen::cuda::{self, Param};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::CounterId;
 use counterflow_codegen::shape::Shape;

@@ -6,7 +6,7 @@ use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
 use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::{Machine, Sm, outline, seconds};
+use counterflow_codegen::machine::{Machine, Sm};
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::sm90;
@@ -14,6 +14,7 @@ use counterflow_codegen::sm90::cta::dependent_launch;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
 use counterflow_codegen::warp::{Node, Pipeline};
+use counterflow_timeline::model::{outline, seconds};
 
 /// A product with a vector added to each row.
 fn biased() -> Program {

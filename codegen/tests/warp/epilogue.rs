@@ -5,7 +5,7 @@ use counterflow_codegen::builder::*;
 use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype::{self, Bf16, F32};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Program, Side};
 use counterflow_codegen::shape::Shape;

@@ -6,7 +6,7 @@ use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::host::HostOpKind;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::{CounterId, Program};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::sm90;

@@ -5,14 +5,14 @@ use crate::fixtures::wide::sampled;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, Value};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{self, Bf16, E4M3, E5M2, F16, F32};
-use counterflow_codegen::interp::{self, Options};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Layout, Tensors, Variant};
 use counterflow_codegen::warp::Pipeline;
 use counterflow_codegen::{cuda, sm90, verify};
+use counterflow_emulator::{self as interp, Options};
 
 fn program(name: &str) -> Program {
     let mut all = library::all().into_iter();

@@ -5,14 +5,14 @@ use crate::fixtures::wide::sampled;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, Value, tune};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{self, Bf16, E4M3, E5M2, F32};
-use counterflow_codegen::interp::{self, Input, Options};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Scales, Tensors, Variant};
 use counterflow_codegen::warp::Pipeline;
 use counterflow_codegen::{cuda, sm90, verify};
+use counterflow_emulator::{self as interp, Input, Options};
 use std::collections::HashMap;
 
 fn program(name: &str) -> Program {

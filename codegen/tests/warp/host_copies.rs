@@ -4,7 +4,7 @@ use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, me, ranks};
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::host::{HostOp, HostOpKind};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::program::{CounterId, TensorId};
 use counterflow_codegen::shape::Shape;

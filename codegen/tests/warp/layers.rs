@@ -8,7 +8,7 @@ use counterflow_codegen::builder::*;
 use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::sm90;

@@ -5,9 +5,8 @@ use crate::fixtures::wide::sampled;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{self, Bf16, E4M3, F32};
-use counterflow_codegen::interp::{self, Options};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::rule::{Fp8, ScaleRule};
 use counterflow_codegen::shape::Shape;
@@ -16,6 +15,7 @@ use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::verify::{self, Series};
 use counterflow_codegen::warp::{Elements, FragmentOp, Node, Pipeline, ScalesTo};
 use counterflow_codegen::{cuda, sm90};
+use counterflow_emulator::{self as interp, Options};
 
 mod refused;
 

@@ -6,7 +6,7 @@ use counterflow_codegen::cuda::{self, Param};
 use counterflow_codegen::dtype::Dtype::{self, Bf16, E4M3, F16, F32};
 use counterflow_codegen::host::MapShape;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Layout, Scales, Variant};

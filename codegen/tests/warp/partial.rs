@@ -5,9 +5,8 @@ use crate::fixtures::wide::sampled;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, me, others, ranks, world};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
-use counterflow_codegen::interp::{self, Options};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::{Program, TensorId};
 use counterflow_codegen::rule::{Convention, Fp8, ScaleRule};
 use counterflow_codegen::shape::{Extent, Shape};
@@ -15,6 +14,7 @@ use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::verify::{self, Series};
 use counterflow_codegen::warp::{Elements, FragmentOp, Node, Pipeline, ReadInto, ScalesTo};
 use counterflow_codegen::{cuda, sm90};
+use counterflow_emulator::{self as interp, Options};
 
 mod accuracy;
 mod refused;

@@ -4,14 +4,14 @@ use crate::fixtures::library;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
-use counterflow_codegen::interp::{self, Input, Options};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::warp::{FragmentOp, Node, Pipeline, RingId};
 use counterflow_codegen::{cuda, sm90, verify};
+use counterflow_emulator::{self as interp, Input, Options};
 
 /// What fills the operands of a run.
 type Fill = Box<dyn FnMut(Input<'_>, &mut [f32])>;

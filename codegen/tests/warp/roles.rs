@@ -7,10 +7,8 @@ use crate::fixtures::wide::wide;
 use codegen::builder::*;
 use codegen::diag::Diagnostics;
 use codegen::dtype::Dtype::Bf16;
-use codegen::interp::{self, Options};
 use codegen::kernel::Kernel;
 use codegen::lower::lower;
-use codegen::model::{self, Machine};
 use codegen::plan::Plan;
 use codegen::program::Program;
 use codegen::shape::Shape;
@@ -18,6 +16,9 @@ use codegen::sm90;
 use codegen::variant::Variant;
 use codegen::verify::{self, Checked};
 use codegen::warp::{Ctas, Node, Pipeline, Test};
+use counterflow_codegen::machine::Machine;
+use counterflow_emulator::{self as interp, Options};
+use counterflow_timeline::model;
 
 /// A product beside two gathers, of chunks of other rows. What `ask` pulls, `answer` says is there; so they cannot follow each
 /// other in that order.

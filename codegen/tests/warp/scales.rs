@@ -4,14 +4,14 @@ use crate::fixtures::library;
 use counterflow_codegen::builder::{GemmOptions, RankExpr, ScheduleBuilder, Value, me, world};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
-use counterflow_codegen::interp::{self, Input, Options};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::{Program, Side};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::warp::{Along, FragmentOp, Node, Pipeline};
 use counterflow_codegen::{cuda, sm90, verify};
+use counterflow_emulator::{self as interp, Input, Options};
 use std::collections::HashMap;
 
 /// What products are multiplied by when all of K is summed.

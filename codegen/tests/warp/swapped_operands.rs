@@ -491,7 +491,7 @@ fn what_cannot_be_multiplied_is_refused_with_what_can() {
     let plan = Plan::new(
         &kernel,
         &Shape::new(208, 192, 512),
-        &counterflow_codegen::model::Machine::h200(),
+        &counterflow_codegen::machine::Machine::h200(),
     );
     let found = plan.expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"

@@ -7,13 +7,13 @@ use counterflow_codegen as codegen;
 use codegen::builder::*;
 use codegen::dtype::Dtype::{Bf16, F32};
 use codegen::lower::lower;
-use codegen::model::Machine;
 use codegen::plan::Plan;
 use codegen::program::Program;
 use codegen::shape::Shape;
 use codegen::sm90;
 use codegen::variant::Variant;
 use codegen::verify;
+use counterflow_codegen::machine::Machine;
 
 #[test]
 fn a_reduce_scatter_of_tiles() {

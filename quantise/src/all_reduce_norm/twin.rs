@@ -5,7 +5,7 @@ use crate::job::Words;
 use crate::kernels::{Recipe, Scaling};
 use crate::twin::{Matrix, cast, quantise};
 use counterflow_codegen::encoding::Granularity;
-use counterflow_codegen::interp::open::{Awaited, Fault, Memory, Stepped, Twin};
+use counterflow_emulator::open::{Awaited, Fault, Memory, Stepped, Twin};
 use counterflow_runtime::slots::{Slots, launches_before, words};
 use half::bf16;
 

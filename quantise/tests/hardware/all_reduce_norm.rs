@@ -5,7 +5,7 @@ mod ends;
 
 use crate::{fine, has_gpu};
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::interp::Numbers;
+use counterflow_emulator::Numbers;
 use counterflow_quantise::{
     AllReduceNorm, Delayed, Fp8, Granularity, Matrix, Quantiser, Recipe, ScaleRule, Scaling, twin,
 };

@@ -1,7 +1,7 @@
 //! What is quantised, and how.
 
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::interp::Numbers;
+use counterflow_emulator::Numbers;
 use counterflow_quantise::{Fp8, Granularity, Recipe, ScaleRule, Scaling};
 
 /// Every convention, both types, with and without powers of two.

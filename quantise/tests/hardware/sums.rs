@@ -1,7 +1,7 @@
 //! How tensor cores add products of FP8, bit for bit beside a model: what the emulator's bound of such sums is derived from.
 
 use crate::{fine, on_gpu};
-use counterflow_codegen::interp::Numbers;
+use counterflow_emulator::Numbers;
 use counterflow_quantise::Fp8;
 use counterflow_runtime::Communicator;
 use counterflow_runtime::cuda::{Arguments, LaunchConfig, Module};

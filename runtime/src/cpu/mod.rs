@@ -2,12 +2,12 @@
 
 use crate::error::Error;
 use counterflow_codegen::diag::Diagnostics;
-use counterflow_codegen::interp::{
-    self, Disagreement, Expected, Failure, NoReference, Options, Outcome, Says, Tables,
-};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::TensorId;
 use counterflow_codegen::verify::{Checked, Series};
+use counterflow_emulator::{
+    self as interp, Disagreement, Expected, Failure, NoReference, Options, Outcome, Says, Tables,
+};
 use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -6,7 +6,7 @@ use super::relaxed::relaxed;
 use super::{Address, Gpu};
 use crate::error::Error;
 use counterflow_codegen::cuda::WATCH_BYTES;
-use counterflow_codegen::interp::open::{self, GaveUp};
+use counterflow_emulator::open::{self, GaveUp};
 use cudarc::driver::{CudaContext, sys};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, PoisonError};

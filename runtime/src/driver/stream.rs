@@ -6,7 +6,7 @@ use super::refusal;
 use crate::cuda;
 use crate::emulated;
 use crate::error::Error;
-use counterflow_codegen::interp::open::{Compare, Launch, TwinLaunch};
+use counterflow_emulator::open::{Compare, Launch, TwinLaunch};
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 use std::time::Duration;

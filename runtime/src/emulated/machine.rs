@@ -5,7 +5,7 @@ use super::steps::Recorded;
 use crate::cuda::{Address, Told};
 use crate::error::Error;
 use crate::shared::Segment;
-use counterflow_codegen::interp::open::{Machine as Open, Memory as _, Point, StreamId, Work};
+use counterflow_emulator::open::{Machine as Open, Memory as _, Point, StreamId, Work};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};

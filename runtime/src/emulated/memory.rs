@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::shared::Segment;
-use counterflow_codegen::interp::open::{Fault, Memory};
+use counterflow_emulator::open::{Fault, Memory};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;

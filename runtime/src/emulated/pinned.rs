@@ -3,7 +3,7 @@
 use super::machine::{Gpu, Machine};
 use crate::cuda::{Address, Told};
 use crate::error::Error;
-use counterflow_codegen::interp::open::Memory as _;
+use counterflow_emulator::open::Memory as _;
 use std::marker::PhantomData;
 use std::sync::Arc;
 

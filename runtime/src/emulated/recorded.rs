@@ -4,7 +4,7 @@ use super::machine::Machine;
 use super::steps::{Gone, Recorded, Step};
 use super::stream::{Event, Stream};
 use crate::error::Error;
-use counterflow_codegen::interp::open::StreamId;
+use counterflow_emulator::open::StreamId;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -4,7 +4,7 @@ use super::machine::{Gpu, Machine};
 use crate::cuda::{Address, not_offered, too_large};
 use crate::error::Error;
 use crate::shared::{FABRIC, Handed, Handles, Segment, another, no_fabric};
-use counterflow_codegen::interp::open::Memory as _;
+use counterflow_emulator::open::Memory as _;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Steps of recorded work. They name no machine and no stream.
 
-use counterflow_codegen::interp::open::{Point, Work};
+use counterflow_emulator::open::{Point, Work};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -4,9 +4,7 @@ use super::machine::{Gpu, Machine};
 use super::steps::{Mark, Step};
 use crate::cuda::{Address, Element, Lines2d, MemoryOp};
 use crate::error::Error;
-use counterflow_codegen::interp::open::{
-    Compare, Launch, Memory as _, Point, StreamId, TwinLaunch, Work,
-};
+use counterflow_emulator::open::{Compare, Launch, Memory as _, Point, StreamId, TwinLaunch, Work};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -5,7 +5,7 @@ use crate::low_latency::{Collective, Sizes};
 use crate::tuned::{Key, choices};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::kernel::{Buffer, Kernel};
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Program, RoleKind, Setting, TensorId, Usage};
 use counterflow_codegen::shape::Shape;

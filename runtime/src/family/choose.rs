@@ -6,7 +6,7 @@ use crate::machines;
 use crate::proof::{self, Bits, Proof, Proven};
 use crate::tuned::{self, Key, Tuned, Winner};
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;

@@ -1,6 +1,6 @@
 //! A sequence of API calls, drawn from a seed.
 
-use counterflow_codegen::interp::Numbers;
+use counterflow_emulator::Numbers;
 
 /// Ranks of every sequence.
 pub const WORLD: u32 = 2;

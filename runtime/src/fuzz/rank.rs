@@ -28,7 +28,7 @@ impl From<Error> for Wrong {
 
 /// A whole number of -1 to 1: sums are exact.
 fn number(seed: u64, rank: usize, row: usize, column: usize) -> i32 {
-    let mut numbers = counterflow_codegen::interp::Numbers::new(
+    let mut numbers = counterflow_emulator::Numbers::new(
         seed ^ (rank as u64) << 40 ^ (row as u64) << 20 ^ column as u64,
     );
     numbers.below(3) as i32 - 1

@@ -8,13 +8,13 @@ use crate::launch::{Loaded, Tensors};
 use crate::schedules::{Sender, gather};
 use crate::undo::{self, Fix};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::TensorId;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked, Series};
 use counterflow_codegen::warp::Pipeline;
+use counterflow_timeline::model;
 use std::time::Duration;
 
 /// More than half of a GPU's SMs.

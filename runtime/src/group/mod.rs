@@ -56,7 +56,7 @@ use crate::own::Own;
 use adopt::Loan;
 use callers::Callers;
 use counterflow_codegen::host::Queues;
-use counterflow_codegen::interp::open::Compare;
+use counterflow_emulator::open::Compare;
 use heap::Heap;
 use ledger::{Behind, Ledger, Refused};
 use meeting::Meeting;

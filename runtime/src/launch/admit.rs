@@ -59,7 +59,7 @@ mod tests {
     use super::*;
     use crate::schedules::{Sender, gather};
     use counterflow_codegen::lower::lower;
-    use counterflow_codegen::model::Machine;
+    use counterflow_codegen::machine::Machine;
     use counterflow_codegen::program::Program;
     use counterflow_codegen::shape::Shape;
     use counterflow_codegen::sm90;

@@ -3,10 +3,10 @@
 use super::{Loaded, Tensors};
 use crate::communicator::Communicator;
 use crate::error::Error;
-use counterflow_codegen::interp::open::{Launch, Place, Watch};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{CounterId, TensorId};
 use counterflow_codegen::verify::Checked;
+use counterflow_emulator::open::{Launch, Place, Watch};
 
 impl Loaded {
     /// A launch on an emulated GPU.

@@ -13,8 +13,8 @@ use crate::low_latency::{At, Launched, Sizes, THREADS};
 use crate::slots::Slots;
 use crate::unfinished::Next;
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::interp::open::{TwinLaunch, Watch};
 use counterflow_codegen::plan::Plan;
+use counterflow_emulator::open::{TwinLaunch, Watch};
 use std::sync::Arc;
 
 impl Loaded {

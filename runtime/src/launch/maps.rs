@@ -128,7 +128,7 @@ mod tests {
     use super::*;
     use crate::schedules::product;
     use counterflow_codegen::lower::lower;
-    use counterflow_codegen::model::Machine;
+    use counterflow_codegen::machine::Machine;
     use counterflow_codegen::shape::Shape;
     use counterflow_codegen::sm90;
     use counterflow_codegen::variant::Variant;

@@ -48,7 +48,7 @@ use code::Code;
 use counterflow_codegen::cuda::{CudaSource, Param, WATCH_BYTES};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::{COUNTER_LINE, Plan};
 use counterflow_codegen::program::{CounterId, TensorId};
 use counterflow_codegen::sm90::cta::dependent_launch;

@@ -6,7 +6,7 @@ use crate::cuda::Arguments;
 use crate::driver::Address;
 use crate::error::Error;
 use crate::group::Entry;
-use counterflow_codegen::interp::open;
+use counterflow_emulator::open;
 use std::sync::Arc;
 
 /// Most launches that are kept. A model launches one kernel for each of its layers, with other weights each time, and

@@ -5,7 +5,7 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use counterflow_codegen::cuda::Site;
 use counterflow_codegen::plan::COUNTER_LINE;
-use counterflow_codegen::trace::{Mark, Recorded, Strand};
+use counterflow_timeline::trace::{Mark, Recorded, Strand};
 
 impl Loaded {
     /// The probes of its kernel, if a compiler with [`Probes::trace`](crate::jit::Probes) compiled it.

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::slots;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::kernel::{Buffer, Kernel};
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{TensorId, Usage};
 use counterflow_codegen::shape::Shape;

@@ -3,7 +3,7 @@
 use super::{Collective, PIECE, Sizes};
 use crate::slots::{Slots, launches_before};
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::interp::open::{Awaited, Fault, Memory, Stepped, Twin};
+use counterflow_emulator::open::{Awaited, Fault, Memory, Stepped, Twin};
 use half::{bf16, f16};
 use std::ops::Range;
 

@@ -5,7 +5,7 @@ use crate::cuda::{CHUNK, Moves, Signals};
 use crate::driver::{Local, copy, fill};
 use crate::error::Error;
 use crate::user_buffer::UserBuffer;
-use counterflow_codegen::model::Curve;
+use counterflow_codegen::machine::Curve;
 use std::collections::BTreeMap;
 
 /// Bytes that are moved at most, and bytes of the heap for both ends and the cells.

@@ -4,7 +4,7 @@ use super::bench::Bench;
 use crate::cuda::{CHUNK, Reads};
 use crate::driver::Local;
 use crate::error::Error;
-use counterflow_codegen::model::Curve;
+use counterflow_codegen::machine::Curve;
 use std::collections::BTreeMap;
 
 /// Bytes that are read: many times what a cache holds.

@@ -1,4 +1,4 @@
-//! Measures what a GPU and its links can do, for a [profile](counterflow_codegen::model::Profile): some seconds, on GPUs that
+//! Measures what a GPU and its links can do, for a [profile](counterflow_codegen::machine::Profile): some seconds, on GPUs that
 //! do nothing else.
 
 mod bench;
@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::jit::{Compiled, Compiler};
 use crate::machines;
 use bench::Bench;
-use counterflow_codegen::model::{Link, Probed, Profile, shipped};
+use counterflow_codegen::machine::{Link, Probed, Profile, shipped};
 use links::Ends;
 use std::collections::BTreeMap;
 use tracing::info;

@@ -10,7 +10,7 @@ use crate::op::Op;
 use crate::tensor::Tensor;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
 use counterflow_codegen::dtype::Dtype::Bf16;
-use counterflow_codegen::model::ProductTime;
+use counterflow_codegen::machine::ProductTime;
 use counterflow_codegen::program::Program;
 use half::bf16;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //! on emulated ranks. For this project's crates.
 
 use crate::group::{Awaited, Names};
-use counterflow_codegen::interp::open::{self, Fault, Memory};
+use counterflow_emulator::open::{self, Fault, Memory};
 
 /// The name under which a text includes [`TEXT`].
 pub const HEADER: &str = "slots.cuh";

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::warps::warps;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{PartitionId, Program};
 use counterflow_codegen::shape::{Geometry, Shape};

@@ -2,11 +2,12 @@
 
 use crate::error::Error;
 use counterflow_codegen::kernel::{Block, Kernel, Role};
-use counterflow_codegen::model::{self, Machine};
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::order::TileOrder;
 use counterflow_codegen::plan::{Grid, Plan};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::verify::{self, Checked};
+use counterflow_timeline::model;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 

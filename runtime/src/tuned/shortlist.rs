@@ -3,7 +3,7 @@
 use super::rank::{Ranked, Ranking, alike};
 use crate::error::Error;
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::Setting;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::verify::Checked;

@@ -5,7 +5,7 @@ use crate::tuned::{Ranked, combinations, moves, shortlist};
 use crate::warps::warps;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::{Program, Setting};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;

@@ -1,7 +1,7 @@
 //! The user's request, with all names resolved.
 
 use super::bench::Options;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;

@@ -2,7 +2,7 @@
 
 use super::request::Numbers;
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::Setting;
 use counterflow_codegen::rule::{Convention, Fp8, ScaleRule};
 use counterflow_codegen::shape::MAX_WORLD;

@@ -5,7 +5,7 @@ use super::variants::{self, Built, Planned};
 use crate::args::{Many, Options};
 use crate::suite::Case;
 use counterflow_codegen::cuda::CudaSource;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::target;

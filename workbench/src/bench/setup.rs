@@ -12,12 +12,13 @@ use crate::cuda::Nccl;
 use crate::suite::Case;
 use crate::{render, run};
 use counterflow_codegen::cuda::CudaSource;
-use counterflow_codegen::model::{Machine, Volume};
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::variant::Variant;
 use counterflow_runtime::jit::Compiler;
 use counterflow_runtime::tuned::{Key, Tuned};
 use counterflow_runtime::{Communicator, Error, communicator, gpus, launch};
+use counterflow_timeline::model::Volume;
 
 /// GPUs, compiler and libraries, for all products.
 pub(super) struct Setup {

@@ -10,7 +10,7 @@ use crate::switch;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::{Grid, Plan};
 use counterflow_codegen::program::{Program, Setting, TensorId, Usage};
 use counterflow_codegen::shape::Shape;

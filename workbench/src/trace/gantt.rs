@@ -1,6 +1,6 @@
 //! A trace over time: which share of a rank's CTAs is in which phase.
 
-use counterflow_codegen::trace::{Phase, Trace, segments};
+use counterflow_timeline::trace::{Phase, Trace, segments};
 
 /// Phases that a chart shows together, in the order of their stack.
 pub(super) const GROUPS: [(&str, &str, &[Phase]); 5] = [

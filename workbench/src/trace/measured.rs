@@ -2,15 +2,15 @@
 
 use crate::args::Request;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
-use counterflow_codegen::trace::{self, Alone, Events, Report, Trace};
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked, Series};
 use counterflow_runtime::jit::Compiler;
 use counterflow_runtime::tuned::{self, Tuned};
 use counterflow_runtime::{Communicator, Error, gpus};
+use counterflow_timeline::trace::{self, Alone, Events, Report, Trace};
 use std::collections::BTreeMap;
 use std::time::Duration;
 

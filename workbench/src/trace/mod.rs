@@ -11,10 +11,11 @@ use super::outcome::Outcome;
 use super::render::Console;
 use super::{band, check, ready, run};
 use counterflow_codegen::diag::Diagnostics;
-use counterflow_codegen::model::{self, Machine};
-use counterflow_codegen::trace::{self, Alone, Trace};
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::verify;
 use counterflow_runtime::{Device, Error, gpus};
+use counterflow_timeline::model;
+use counterflow_timeline::trace::{self, Alone, Trace};
 use page::{Page, Seen};
 use std::path::Path;
 

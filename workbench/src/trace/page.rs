@@ -5,8 +5,9 @@ use super::super::band;
 use super::super::render::{self, Console};
 use super::gantt;
 use super::measured::Measured;
-use counterflow_codegen::model::{Band, Machine};
-use counterflow_codegen::trace::{Alone, Ladder, Phase, Report, Trace, WaitLine};
+use counterflow_codegen::machine::Machine;
+use counterflow_timeline::model::Band;
+use counterflow_timeline::trace::{Alone, Ladder, Phase, Report, Trace, WaitLine};
 use serde_json::{Map, Value as Json, json};
 
 /// Columns of the charts.

@@ -2,7 +2,7 @@
 //!
 //! A process for each rank of each trace, a thread for each lane, arrows from signals to the waits that they ended.
 
-use counterflow_codegen::trace::{Phase, Trace};
+use counterflow_timeline::trace::{Phase, Trace};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -114,7 +114,7 @@ impl List<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use counterflow_codegen::trace::{Arrow, Lane, Span};
+    use counterflow_timeline::trace::{Arrow, Lane, Span};
 
     #[test]
     fn every_span_of_a_lane_that_is_shown_is_in_the_file() {

@@ -2,7 +2,7 @@
 
 use super::gantt::{self, GROUPS};
 use super::page::{Page, steps};
-use counterflow_codegen::trace::Ladder;
+use counterflow_timeline::trace::Ladder;
 use std::fmt::Write;
 
 /// Pixels: of the picture, left of the charts, of a chart's width and height, and between them.

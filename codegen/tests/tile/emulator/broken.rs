@@ -3,14 +3,14 @@
 use super::{padded, schedules};
 use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::interp::{self, Failure, FailureKind, Options, Policy};
 use counterflow_codegen::kernel::{Axis, Block, Kernel, Op, OpKind, Purpose};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Program, StoreMode};
 use counterflow_codegen::variant::{Arch, Variant};
 use counterflow_codegen::verify;
+use counterflow_emulator::{self as interp, Failure, FailureKind, Options, Policy};
 use std::collections::BTreeSet;
 
 fn kernel(program: &Program, world: u32) -> Kernel {

@@ -3,10 +3,10 @@
 use super::Case;
 use crate::fixtures::foreign::{function, gemm, soft_cap};
 use counterflow_codegen::given::{Given, Matrix};
-use counterflow_codegen::interp;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::value::{Foreign, ScalarFn};
 use counterflow_codegen::variant::Variant;
+use counterflow_emulator as interp;
 
 /// The same in f64, all the way.
 fn reference(given: &Given<'_>) -> Result<Matrix, String> {

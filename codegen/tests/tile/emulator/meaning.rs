@@ -6,15 +6,15 @@ use crate::fixtures::wide::wide;
 use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype::{Bf16, F32};
 use counterflow_codegen::given::{Given, Matrix};
-use counterflow_codegen::interp::{
-    self, Expected, ExpectedTensor, NoReference, Options, Outcome, Says,
-};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::value::{Binary, Unary, Value};
 use counterflow_codegen::variant::{Arch, Variant};
+use counterflow_emulator::{
+    self as interp, Expected, ExpectedTensor, NoReference, Options, Outcome, Says,
+};
 use std::collections::BTreeSet;
 
 pub const TILE: (u32, u32) = (4, 8);

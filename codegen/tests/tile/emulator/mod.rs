@@ -11,15 +11,15 @@ mod whole;
 use crate::fixtures::wide::sampled;
 use crate::fixtures::{library, small as schedules};
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::interp::{self, Expected, Input, Options};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Program, TensorId};
 use counterflow_codegen::shape::{Extent, Shape};
 use counterflow_codegen::variant::{Arch, Layout, Variant};
 use counterflow_codegen::verify::{self, Checked, Series};
+use counterflow_emulator::{self as interp, Expected, Input, Options};
 
 fn checked(program: &Program, variant: &Variant) -> Checked<Kernel> {
     let kernel = lower(program, &variant.clone().arch(Arch::Cpu));

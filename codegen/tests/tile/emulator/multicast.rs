@@ -7,13 +7,13 @@ use counterflow_codegen::bits::BitsClass;
 use counterflow_codegen::builder::*;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::Bf16;
-use counterflow_codegen::interp::{self, Input, Options};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Arch, Variant};
 use counterflow_codegen::verify;
+use counterflow_emulator::{self as interp, Input, Options};
 use std::collections::BTreeSet;
 
 #[test]

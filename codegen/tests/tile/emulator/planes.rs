@@ -5,10 +5,10 @@ use super::{Case, schedules};
 use crate::fixtures::library::{self, Sizes};
 use crate::fixtures::wide::{sampled, wide};
 use counterflow_codegen::dtype::Dtype::E4M3;
-use counterflow_codegen::interp::Says;
-use counterflow_codegen::model::volume::Volume;
 use counterflow_codegen::program::{Program, ScaleBlock};
 use counterflow_codegen::variant::{Scales, Variant};
+use counterflow_emulator::Says;
+use counterflow_timeline::model::volume::Volume;
 
 fn variant(world: u32) -> Variant {
     Variant::new(world).dtype(E4M3).scales(Scales::PerRow)

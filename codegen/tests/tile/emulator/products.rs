@@ -2,10 +2,10 @@
 
 use crate::fixtures::library;
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::interp::{self, Expected, ExpectedTensor, Input, Numbers};
 use counterflow_codegen::program::{Program, TensorId};
 use counterflow_codegen::shape::{Extent, Shape};
 use counterflow_codegen::variant::{Scales, Tensors, Variant};
+use counterflow_emulator::{self as interp, Expected, ExpectedTensor, Input, Numbers};
 
 /// Fills an input.
 type Fill = Box<dyn FnMut(Input<'_>, &mut [f32])>;

@@ -5,13 +5,13 @@ use super::meaning::{TILE, agrees, differ, gemm, planted, provoked};
 use super::padded;
 use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype::Bf16;
-use counterflow_codegen::interp::{self, Says};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::value::Value;
 use counterflow_codegen::variant::{Arch, Variant};
+use counterflow_emulator::{self as interp, Says};
 
 /// y = reduce_scatter(own): `part` of it goes to its owner from every rank, `whole` makes y of the sum.
 fn reduce_scatter(

@@ -7,15 +7,15 @@
 use super::{Addend, Case, Meant, Product, Summed};
 use counterflow_codegen::diag::{Diagnostic, Diagnostics};
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::interp::{self, Failure, Input, Options, Outcome};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{AtEnd, TensorId, Usage};
 use counterflow_codegen::shape::{Extent, Shape};
 use counterflow_codegen::variant::{Arch, Scales, Variant};
 use counterflow_codegen::verify::{self, Checked, Series};
+use counterflow_emulator::{self as interp, Failure, Input, Options, Outcome};
 
 /// What the verifier says.
 pub enum Verdict {

@@ -14,9 +14,9 @@ mod several;
 pub mod warps;
 
 use counterflow_codegen::builder::ScheduleBuilder;
-use counterflow_codegen::interp::Numbers;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
+use counterflow_emulator::Numbers;
 use draw::Draw;
 
 /// What is added to a sum over ranks, or subtracted from it, once.

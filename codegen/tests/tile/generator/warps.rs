@@ -6,7 +6,7 @@ use counterflow_codegen::builder::ScheduleBuilder;
 use counterflow_codegen::diag::{Diagnostics, Rule};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::sm90;

@@ -10,16 +10,16 @@ use crate::fixtures::small;
 use counterflow_codegen::builder::*;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::Bf16;
-use counterflow_codegen::interp::{self, Failure, Options};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Loc, Program};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::value::{Binary, ScalarFn, Value};
 use counterflow_codegen::variant::{Arch, Variant};
 use counterflow_codegen::verify::{self, Checked, Series};
+use counterflow_emulator::{self as interp, Failure, Options};
 
 fn lowered(program: &Program, world: u32) -> Result<Checked<Kernel>, Diagnostics> {
     lower(program, &Variant::new(world).arch(Arch::Cpu)).and_then(verify::kernel)

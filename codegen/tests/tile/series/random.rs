@@ -5,12 +5,12 @@ use super::{interleave, lowered};
 use counterflow_codegen::builder::*;
 use counterflow_codegen::diag::Rule;
 use counterflow_codegen::dtype::Dtype::Bf16;
-use counterflow_codegen::interp::Numbers;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::verify::{self, Checked};
+use counterflow_emulator::Numbers;
 
 /// Numbers that a seed determines.
 struct Draw(Numbers);

@@ -4,7 +4,7 @@
 use super::{kernel, rows, trace};
 use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype::Bf16;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::verify;
 

@@ -3,7 +3,7 @@
 use super::{interleave, kernel, trace};
 use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype::Bf16;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::verify;

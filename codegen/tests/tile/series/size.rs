@@ -2,7 +2,7 @@
 
 use crate::fixtures::library;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::unroll::{MOST_STEPS, most_steps};

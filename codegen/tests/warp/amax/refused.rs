@@ -5,7 +5,7 @@ use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, me, ranks};
 use counterflow_codegen::dtype::Dtype::{Bf16, E4M3, F32};
 use counterflow_codegen::kernel::{Block, Kernel, Op, OpKind};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;

@@ -2,10 +2,10 @@
 
 use super::{THEIRS, program, series, variant};
 use counterflow_codegen::dtype::Dtype::Bf16;
-use counterflow_codegen::interp::{self, Input, Options};
 use counterflow_codegen::rule::ScaleRule;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
+use counterflow_emulator::{self as interp, Input, Options};
 use ndarray::Array2;
 
 const M: u32 = 64;

@@ -1,7 +1,7 @@
 use super::*;
 use crate::schedules::{self, Sender};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};

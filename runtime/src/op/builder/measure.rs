@@ -14,7 +14,7 @@ use crate::proof::Bits;
 use crate::tuned::{self, Key, Tuned, Winner};
 use crate::tuning::{Contender, Effort, Times, Tuning, contenders, read, text};
 use counterflow_codegen::bits::BitsClass;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::{Program, Setting};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;

@@ -16,7 +16,7 @@ use crate::proof::{Asked, Bits, Proof};
 use crate::tuned::{Tuned, Winner};
 use counterflow_codegen::bits::BitsClass;
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::{Program, RoleKind, TensorId};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::sm90::cta::dependent_launch::loaded_early;

@@ -7,10 +7,11 @@ use super::super::written::Holds;
 use crate::library::{self, Sizes, real};
 use crate::suite::{self, Case};
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::model::{Machine, Volume};
+use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::{Program, TensorId};
 use counterflow_codegen::rule::{Fp8, ScaleRule};
 use counterflow_codegen::variant::{Scales, Variant};
+use counterflow_timeline::model::Volume;
 
 /// Rows that no shard divides, and columns and K that no block of 128 does.
 const SIZE: [u32; 3] = [1000, 528, 1104];

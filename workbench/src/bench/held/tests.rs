@@ -10,11 +10,11 @@ use crate::suite::{self, Case};
 use counterflow_codegen::bounds::of_codes;
 use counterflow_codegen::builder::tune;
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::interp::{self, Options, Outcome};
 use counterflow_codegen::program::{Program, TensorId};
 use counterflow_codegen::rule::Fp8;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
+use counterflow_emulator::{self as interp, Options, Outcome};
 use counterflow_runtime::driver::Address;
 
 /// Rows that 4 does not divide, and a block of 16 columns.

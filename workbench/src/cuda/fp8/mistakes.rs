@@ -2,7 +2,7 @@
 
 use super::{Coded, Exactly, Fp8, Got, Matrix, Pieces, Terms};
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::interp;
+use counterflow_emulator as interp;
 use counterflow_quantise as quantise;
 use counterflow_runtime::Error;
 use counterflow_runtime::driver::Local;

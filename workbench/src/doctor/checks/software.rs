@@ -5,7 +5,7 @@ use super::gpus::of_gpus;
 use crate::doctor::facts::Facts;
 use crate::doctor::finding::Finding;
 use crate::render;
-use counterflow_codegen::model::Source;
+use counterflow_codegen::machine::Source;
 use counterflow_runtime::tuning::Tuning;
 use std::collections::BTreeMap;
 

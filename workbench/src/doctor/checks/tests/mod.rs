@@ -8,7 +8,7 @@ use crate::doctor::facts::{
     Asked, Board, CacheFacts, Limits, Link, Management, Problem, Rows, Slowed, Tables, Toolkit,
 };
 use crate::doctor::finding::Grade;
-use counterflow_codegen::model::{Source, shipped};
+use counterflow_codegen::machine::{Source, shipped};
 use counterflow_runtime::cuda::{ComputeMode, Pci, Reach, Survey, Surveyed};
 use counterflow_runtime::machines::Known;
 use counterflow_runtime::tuning::Tuning;

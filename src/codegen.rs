@@ -1,0 +1,5 @@
+//! The compiler's stages, the emulator of what they make, and its timelines: each is a crate, and all of it may change.
+
+pub use counterflow_codegen::*;
+pub use counterflow_emulator as interp;
+pub use counterflow_timeline::{model, trace};
