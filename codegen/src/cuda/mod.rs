@@ -2,6 +2,7 @@
 //!
 //! The text includes the prelude by name and no other header; PTX is in the prelude only. Names are the schedule's.
 
+mod cells;
 pub mod expected;
 mod expr;
 mod fragment;

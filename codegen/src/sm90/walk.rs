@@ -12,9 +12,10 @@ use crate::order::Selection;
 use crate::program::{HeldRows, Home, Loc, PartitionId, Placement, Side, Slots, TensorId, Var};
 use crate::rank::RankExpr;
 use crate::tiling::Tiling;
+use crate::warp::cells;
 use crate::warp::{
-    BATCH, Expr, Field, LoopId, Map, MapId, Node, SchedulerId, Symbol, Test, View, Whose,
-    identifier, variable,
+    BATCH, Expr, LoopId, Map, MapId, Node, SchedulerId, Symbol, Test, View, Whose, identifier,
+    variable,
 };
 use std::collections::BTreeSet;
 
@@ -340,29 +341,21 @@ impl<'b, 'a> Walk<'b, 'a> {
             })
     }
 
-    /// Columns of the grid of cells that every shard of a partition has along a counter axis over it.
+    /// Columns of the grid of cells that every shard of a partition has along a counter axis over it: those of the tiles that the
+    /// loop computes have a name.
     pub fn cell_columns(&self, partition: PartitionId) -> Expr {
-        let item = &self.b.kernel.partitions[partition.index()];
-        match item.column_block {
-            None => Expr::Const(1),
-            Some(block) if self.b.kernel.is_sharded_along(partition, Side::Columns) => {
-                Expr::Field(Field::ShardRows(item.columns)).ceil_div(block)
-            }
-            Some(block) => match &self.tiles_n {
-                Some((of, tiles_n)) if *of == partition => tiles_n.clone(),
+        let kernel = self.b.kernel;
+        let item = &kernel.partitions[partition.index()];
+        if item.column_block.is_some() && !kernel.is_sharded_along(partition, Side::Columns) {
+            match &self.tiles_n {
+                Some((of, tiles_n)) if *of == partition => return tiles_n.clone(),
                 None if self.b.alike.columns && partition == self.tiling().partition() => {
-                    Expr::var("tiles_n")
+                    return Expr::var("tiles_n");
                 }
-                Some(_) | None => Expr::Field(Field::Size(item.columns)).ceil_div(block),
-            },
+                Some(_) | None => {}
+            }
         }
-    }
-
-    pub(super) fn shards(&self, partition: PartitionId) -> Expr {
-        match self.b.kernel.sharded_side(partition) {
-            Some(_) => Expr::world(),
-            None => Expr::Const(1),
-        }
+        cells::columns(kernel, partition)
     }
 
     /// Layout of a tensor in the map of an item's boxes.

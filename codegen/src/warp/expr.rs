@@ -1,5 +1,6 @@
 //! The whole numbers a pipeline computes with: evaluated by the verifier, printed by the emitter, from one line.
 
+use super::cells::CellNumber;
 use super::symbol::Symbol;
 use crate::kernel::DimId;
 use crate::order::Int;
@@ -36,6 +37,8 @@ pub enum Expr {
     Within,
     /// A number worth a name of its own in the text.
     Named(&'static str, Box<Expr>),
+    /// A cell's number.
+    Cell(Box<CellNumber>),
 }
 
 /// An index into [`super::Pipeline::orders`].
@@ -222,6 +225,7 @@ impl Expr {
             Expr::Ordered(order, step) => values.ordered(*order, step.eval(values)),
             Expr::Within => values.within(),
             Expr::Named(_, value) => value.eval(values),
+            Expr::Cell(cell) => cell.number.eval(values),
         }
     }
 
@@ -241,6 +245,7 @@ impl Expr {
                 b.visit(f);
             }
             Expr::RowsOf(_, a) | Expr::Ordered(_, a) | Expr::Named(_, a) => a.visit(f),
+            Expr::Cell(cell) => cell.number.visit(f),
         }
     }
 
