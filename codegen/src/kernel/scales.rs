@@ -25,13 +25,13 @@ impl Kernel {
     }
 
     /// The plane of scales that stores make of a tensor: of an output, or of partial sums.
-    pub(crate) fn made_of(&self, tensor: TensorId) -> Option<TensorId> {
+    pub(crate) fn computed_scale_of(&self, tensor: TensorId) -> Option<TensorId> {
         self.beside(|usage| usage.computed_scale_of() == Some(tensor))
     }
 
     /// The blocks of a tensor whose scales stores make.
-    pub(crate) fn made_block(&self, tensor: TensorId) -> Option<ScaleBlock> {
-        let scale = self.made_of(tensor)?;
+    pub(crate) fn computed_scale_block(&self, tensor: TensorId) -> Option<ScaleBlock> {
+        let scale = self.computed_scale_of(tensor)?;
         self.buffers[scale.index()].usage.blocks()
     }
 
@@ -67,7 +67,7 @@ impl Kernel {
 
     /// True if its tiles are partial sums that travel with scales.
     pub(crate) fn sends_scales_of(&self, tensor: TensorId) -> bool {
-        self.buffers[tensor.index()].is_scratch() && self.made_of(tensor).is_some()
+        self.buffers[tensor.index()].is_scratch() && self.computed_scale_of(tensor).is_some()
     }
 
     /// The rule by which stores make the scales of a plane.

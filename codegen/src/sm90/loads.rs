@@ -182,7 +182,7 @@ impl Walk<'_, '_> {
         let OpKind::Reduce { from, .. } = &sum.op.kind else {
             return Vec::new();
         };
-        let scaled = self.b.kernel.made_of(from.buffer).is_some();
+        let scaled = self.b.kernel.computed_scale_of(from.buffer).is_some();
         if dtype.bytes() != self.tiling().widest() && !scaled {
             self.b.found.push(refuse(
                 self.b.kernel.loc(sum.op.id).into(),

@@ -155,7 +155,7 @@ impl Walk<'_, '_> {
             return;
         }
         let name = &self.b.kernel.buffers[dst.buffer.index()].name;
-        let made = measured || self.b.kernel.made_of(dst.buffer).is_some();
+        let made = measured || self.b.kernel.computed_scale_of(dst.buffer).is_some();
         let what = match mode {
             StoreMode::Add => "an add of a part of a tile",
             StoreMode::Write if made => "scales or an amax of a tile of which a part is stored",
