@@ -416,8 +416,8 @@ impl Walk<'_, '_> {
         })
     }
 
-    /// Adds up a subtile of each sum that stands apart, from a stage for each of the others' terms. What own terms are made of is
-    /// read first: stored tiles before all sums, as [`Self::load_operands`] brings them, and vectors.
+    /// Adds up a subtile of each sum that stands apart, from a stage for each of the others' terms. Operands of own terms are read
+    /// first: stored tiles, as [`Self::load_operands`] brings them, and vectors.
     fn read_sums(
         &self,
         pass: &Pass<'_>,

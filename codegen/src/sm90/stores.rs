@@ -149,7 +149,7 @@ impl Walk<'_, '_> {
         goes_everywhere(leaf) || self.is_stored_part(leaf)
     }
 
-    /// Refuses what a part of a tile is not stored with: an add to what is there, and what is made of all of a tile.
+    /// Refuses stores that parts of tiles cannot have: adds to memory, and scales or amaxes of whole tiles.
     fn may_be_a_part(&mut self, dst: &Region, mode: StoreMode, measured: bool) {
         if !side(dst).is_some_and(|(_, var)| self.is_part(dst, var)) {
             return;

@@ -75,7 +75,7 @@ pub(super) struct Walk<'b, 'a> {
     pub batches: Expr,
     /// Boxes of such a batch.
     pub boxes: Expr,
-    /// The slabs of which a wait is for one, by its name: that of the step which comes next.
+    /// Slabs that waits name one at a time, by a variable: the next step's slab.
     pub slab_of: Option<PartitionId>,
     /// Scheduler that gives it its items.
     scheduler: SchedulerId,
@@ -132,7 +132,7 @@ impl<'b, 'a> Walk<'b, 'a> {
         self.b.found.push(found);
     }
 
-    /// All a warp does of a role, whose items this scheduler gives it.
+    /// Nodes of a warp for one role. `scheduler` gives it the items.
     pub fn role(mut self, scheduler: SchedulerId, body: &[Block]) -> Vec<Node> {
         self.scheduler = scheduler;
         self.in_order = in_order(self.b.kernel, body);
@@ -176,7 +176,7 @@ impl<'b, 'a> Walk<'b, 'a> {
         }
     }
 
-    /// A loop over items. What was one loop before branches were lifted is the same one in each of them.
+    /// A loop over items. The copies of one loop in lifted branches have the same id.
     fn loop_over(&mut self, var: Var) -> LoopId {
         let known = self.loops.iter().position(|known| *known == var);
         let nth = known.unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! What tiles must be whose items store FP8.
+//! Limits on tiles of items that store FP8.
 
 use super::asked::TileRequest;
 use super::finding::refuse;

@@ -1,4 +1,4 @@
-//! What tiles must be whose items make scales of blocks of what they store.
+//! Limits on tiles of items that compute scales of blocks of their results.
 
 use super::asked::TileRequest;
 use super::finding::refuse;

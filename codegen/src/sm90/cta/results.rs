@@ -1,4 +1,4 @@
-//! What the items of a kernel store, and read beside their products: what registers and subtiles depend on.
+//! Results of a kernel's items, and their operands beside products. Registers and subtiles depend on them.
 
 use super::asked::{computes, loops};
 use super::subtiles::{Results, Sums};

@@ -1,5 +1,5 @@
-//! What tiles need of a CTA's shared memory, and what of one leaves together, its subtile: as much as the widest swizzle has
-//! room for, a stage for the stored tiles that it is made of, and a thread's registers for what becomes of it.
+//! Shared memory that tiles need, and the size of a subtile, the part of a tile that is stored at a time. Three things limit it:
+//! the widest swizzle, a stage's room for the stored tiles that it reads, and a thread's registers for its values.
 
 use super::wgmma::{ATOM_ROWS, BLOCK_ROWS, CONSUMERS, Mode, Wgmma};
 use crate::encoding::ScaleBlock;
@@ -54,9 +54,9 @@ pub(super) struct Results {
     pub computed: bool,
     /// True if FP8 is stored: lanes exchange their codes while what is read beside a product is in registers.
     pub bytes: bool,
-    /// True if amaxes are made of what is stored: then it is in registers before its scale, too.
+    /// True if stores take an amax: registers then hold each value before its scale, too.
     pub amax: bool,
-    /// Blocks whose scales are made of what is stored: then a subtile has whole ones.
+    /// Blocks of results that stores compute scales of: a subtile has whole blocks.
     pub computed_scales: Option<ScaleBlock>,
 }
 
@@ -76,7 +76,7 @@ pub(super) const ENOUGH_ROWS: u32 = 24;
 /// Bytes of subtiles of a swapped tile that are written at a time, at most, one for each warpgroup that has some of its own:
 /// of twice that, two leave no room for a third stage.
 const LARGEST: u32 = 32 << 10;
-/// Bytes of the narrowest swizzle's lines: what a subtile of FP8 has columns of, at least.
+/// Bytes of a line of the narrowest swizzle: the least number of columns of a subtile of FP8.
 pub(super) const LINE: u32 = 32;
 /// The most that a tile has on the instruction's N side.
 const MOST_N: u32 = 256;
