@@ -5,17 +5,6 @@ use crate::kernel::Kernel;
 use crate::program::{CounterDim, CounterId, PartitionId, Side};
 use crate::tiling::Tiling;
 
-/// Number of a cell among those of its counter. The text has a function for each counter, with these arguments.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CellNumber {
-    /// Counter whose cell it is.
-    pub counter: CounterId,
-    /// Arguments of the function, behind the plan.
-    pub arguments: Vec<Expr>,
-    /// Value of the call.
-    pub number: Expr,
-}
-
 /// One side of a counter's grid of cells.
 pub(crate) struct CellSide {
     /// What an index along it counts.

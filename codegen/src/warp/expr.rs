@@ -1,6 +1,5 @@
 //! The whole numbers a pipeline computes with: evaluated by the verifier, printed by the emitter, from one line.
 
-use super::cells::CellNumber;
 use super::symbol::Symbol;
 use crate::kernel::DimId;
 use crate::order::Int;
@@ -39,6 +38,17 @@ pub enum Expr {
     Named(&'static str, Box<Expr>),
     /// A cell's number.
     Cell(Box<CellNumber>),
+}
+
+/// Number of a cell among those of its counter. The text has a function for each counter, with these arguments.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CellNumber {
+    /// Counter whose cell it is.
+    pub counter: CounterId,
+    /// Arguments of the function, behind the plan.
+    pub arguments: Vec<Expr>,
+    /// Value of the call.
+    pub number: Expr,
 }
 
 /// An index into [`super::Pipeline::orders`].

@@ -34,8 +34,7 @@ pub use crate::sm90::cta::{
     BLOCK_ROWS, CONSUMERS, PARTIAL_BOX_ROWS, RunBy, STAGING_COLUMNS, SlotKind,
 };
 pub use crate::tiling::{Subtile, Tile};
-pub use cells::CellNumber;
-pub use expr::{Expr, Field, MOST_STEPS, Op, OrderId, Test, Values};
+pub use expr::{CellNumber, Expr, Field, MOST_STEPS, Op, OrderId, Test, Values};
 pub use fragment::{Along, Elements, Epilogue, FragmentOp, Param, ReadInto, ScalesTo, Source};
 pub use node::{At, Grid, Map, MapId, Node, Note, PartialBoxes, Phase, Slot, Unroll, View, Whose};
 pub use ring::{Barrier, BarrierId, Buffer, MulticastArrivals, Part, Ring, RingId, Scope, Side};
