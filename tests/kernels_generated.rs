@@ -80,11 +80,11 @@ const fn scales(scales: Scales, name: &'static str) -> Knobs {
 type Kind = (fn() -> Program, Dtype, (u32, u32), Layout, Knobs);
 
 const NONE: Knobs = choices(&[], "");
-const MEASURED: Knobs = Knobs {
+const AMAX: Knobs = Knobs {
     results: |variant| variant.output(Dtype::E4M3).amax(true),
     ..choices(&[], "-to-e4m3-amax")
 };
-const MADE: Knobs = Knobs {
+const COMPUTED_SCALES: Knobs = Knobs {
     results: |variant| {
         variant.output_scales(ScaleRule::transformer_engine(Fp8::E4M3).powers_of_two())
     },
@@ -115,10 +115,10 @@ const KERNELS: [Kind; 33] = [
     (schedules::gemm, Bf16, (128, 64), Nt, CONSTANT),
     (schedules::gemm, E4M3, (128, 256), Nt, WHOLE),
     (schedules::gemm, E4M3, (128, 256), Nt, BLOCKS),
-    (schedules::linear_gelu, Bf16, (128, 128), Nt, MEASURED),
+    (schedules::linear_gelu, Bf16, (128, 128), Nt, AMAX),
     (schedules::linear_residual, Bf16, (128, 256), Nt, NONE),
     (schedules::swiglu, Bf16, (128, 128), Nt, NONE),
-    (schedules::swiglu, Bf16, (128, 128), Nt, MADE),
+    (schedules::swiglu, Bf16, (128, 128), Nt, COMPUTED_SCALES),
     (schedules::ag_gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::ag_gemm, E4M3, (128, 256), Nt, ROWS),
     (schedules::ag_gemm, E4M3, (128, 256), Nt, BLOCKS),

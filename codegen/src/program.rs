@@ -76,7 +76,7 @@ impl Program {
 
     /// The scales that stores compute of a tensor, and their rule, if they do.
     #[doc(hidden)]
-    pub fn made_of(&self, tensor: TensorId) -> Option<(TensorId, ScaleRule)> {
+    pub fn computed_scale_of(&self, tensor: TensorId) -> Option<(TensorId, ScaleRule)> {
         let mut tensors = (0..).map(TensorId).zip(&self.tensors);
         let is = |usage: Usage| usage.computed_scale_of() == Some(tensor);
         tensors.find_map(|(id, it)| Some((id, it.usage.rule().filter(|_| is(it.usage))?)))

@@ -322,7 +322,7 @@ impl Data {
 
 /// A number made as large as the largest absolute value: by their bits as signed integers, by which NaN is larger than any
 /// number, and what has its sign bit set is less than any absolute value.
-pub(super) fn measured(before: f32, values: &[f32]) -> f32 {
+pub(super) fn amax_with(before: f32, values: &[f32]) -> f32 {
     let bits = |value: f32| value.to_bits().cast_signed();
     let each = values.iter().map(|value| bits(value.abs()));
     f32::from_bits(each.fold(bits(before), i32::max).cast_unsigned())
@@ -332,7 +332,7 @@ impl Data {
     /// Makes a tensor's number as large as the largest absolute value.
     pub fn measure(&mut self, home: u16, to: TensorId, values: &[f32]) {
         for number in &mut self.store_mut(home, to).values {
-            *number = measured(*number, values);
+            *number = amax_with(*number, values);
         }
     }
 }

@@ -10,7 +10,7 @@
 //! f32.
 
 mod ahead;
-mod made;
+mod computed_scales;
 mod memory;
 pub(super) mod walk;
 
@@ -302,11 +302,13 @@ impl Memory for Ranks<'_> {
                 amax,
             } => {
                 let mut known = self.value(agent, value, dst);
-                if let Some((plane, rule)) = self.program.made_of(TensorId(dst.tensor as u16)) {
+                if let Some((plane, rule)) =
+                    self.program.computed_scale_of(TensorId(dst.tensor as u16))
+                {
                     if self.program.tensors[plane.index()].usage.is_scratch() {
-                        return self.write(dst, &made::decoded(&rule, &known));
+                        return self.write(dst, &computed_scales::decoded(&rule, &known));
                     }
-                    let (scaled, made) = made::scaled(&rule, &known);
+                    let (scaled, made) = computed_scales::scaled(&rule, &known);
                     let block = rule.block().columns;
                     let to = Rect {
                         tensor: plane.index(),

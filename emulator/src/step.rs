@@ -121,7 +121,7 @@ impl Emulator<'_> {
                     self.read(&who, scales)?;
                 }
                 if self.data.wanted() {
-                    let block = setup.kernel.made_block(from.tensor);
+                    let block = setup.kernel.computed_scale_block(from.tensor);
                     let scales = scales.as_ref().zip(block);
                     self.data.reduce(&mut acc.tile, &from, scales, setup.world);
                 }

@@ -57,6 +57,11 @@ __device__ __forceinline__ u32 rows_of(const Plan& plan, u32 shard) {
     return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
 }
 
+// A cell's number in arrived[shard: plan.world][row: plan.chunks_m].
+__device__ __forceinline__ u32 cell_of_arrived(const Plan& plan, u32 shard, u32 row) {
+    return shard * plan.chunks_m + row;
+}
+
 // Tile `index` of a grid, grouped(8).
 __device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
     const u32 sweep = 8 * columns;
@@ -196,7 +201,7 @@ ag_gemm(
                             t.column * TILE_N / SCALE_BLOCK);
                         if (step == 0) {
                             // wait arrived[t.rows]
-                            const u32 arrived_cell = shard * plan.chunks_m + t.row * TILE_M / CHUNK;
+                            const u32 arrived_cell = cell_of_arrived(plan, shard, t.row * TILE_M / CHUNK);
                             counter_wait(plan.cells, me, plan.arrived + arrived_cell, watch, LOAD, ARRIVED);
                             fence_async_global();
                         }
@@ -257,7 +262,7 @@ ag_gemm(
                         if (unsignalled) counter_add(unsignalled, 1);
                         unsignalled = nullptr;
                         // signal arrived.on(peer)[c] += 1
-                        const u32 arrived_cell = me * plan.chunks_m + c_row;
+                        const u32 arrived_cell = cell_of_arrived(plan, me, c_row);
                         unsignalled = counter_on(plan.cells, peer, plan.arrived + arrived_cell);
                     }
                     scheduler.end_loop(items);
@@ -315,7 +320,7 @@ ag_gemm(
                 // Several steps stand one after another: what the next one needs is worked out while sums are added.
                 #pragma unroll 4
                 for (u32 step = 0; step < steps; ++step) {
-                    if (!stage.over) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
+                    if (!stage.token) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                     wgmma_fence();
                     const u64 xs = wgmma_at<X_BYTES>(x_tile, stage.index), ws = wgmma_at<W_BYTES>(w_tile, stage.index);
                     #pragma unroll
@@ -347,7 +352,7 @@ ag_gemm(
                     __syncwarp();
                     if (lane == 0) stage_empty[stage.index].arrive();
                     stage.advance();
-                    stage.over = stage_full[stage.index].test(stage.phase);  // meanwhile the last sums are added
+                    stage.token = stage_full[stage.index].test(stage.phase);  // meanwhile the last sums are added
                     #pragma unroll
                     for (u32 i = 0; i < TILE_N / 2 / 2; ++i)
                         add_scaled(acc[i + (TILE_N / 2 / 2)], short_acc[i], x_scales[vector_index_transposed(i)],

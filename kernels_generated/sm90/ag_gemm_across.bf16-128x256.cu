@@ -54,6 +54,11 @@ __device__ __forceinline__ u32 rows_of(const Plan& plan, u32 shard) {
     return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
 }
 
+// A cell's number in arrived[shard: plan.world][row: plan.chunks_m].
+__device__ __forceinline__ u32 cell_of_arrived(const Plan& plan, u32 shard, u32 row) {
+    return shard * plan.chunks_m + row;
+}
+
 // Tile `index` of a grid, grouped(8).
 __device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
     const u32 sweep = 8 * columns;
@@ -192,7 +197,7 @@ ag_gemm_across(
                             for (u32 chunk = (t.row * TILE_M - min(t.row * TILE_M, shard_start))
                                 / CHUNK; chunk < ceil_div(min(min(t.row * TILE_M + TILE_M, plan.m) - shard_start,
                                 plan.rows), CHUNK); ++chunk) {
-                                const u32 arrived_cell = shard * plan.chunks_m + chunk;
+                                const u32 arrived_cell = cell_of_arrived(plan, shard, chunk);
                                 counter_wait(plan.cells, me, plan.arrived + arrived_cell, watch, LOAD, ARRIVED);
                             }
                         }
@@ -243,7 +248,7 @@ ag_gemm_across(
                         if (unsignalled) counter_add(unsignalled, 1);
                         unsignalled = nullptr;
                         // signal arrived.on(peer)[c] += 1
-                        const u32 arrived_cell = me * plan.chunks_m + c_row;
+                        const u32 arrived_cell = cell_of_arrived(plan, me, c_row);
                         unsignalled = counter_on(plan.cells, peer, plan.arrived + arrived_cell);
                     }
                     scheduler.end_loop(items);

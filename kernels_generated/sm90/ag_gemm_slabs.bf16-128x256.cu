@@ -53,6 +53,11 @@ __device__ __forceinline__ u32 rows_of(const Plan& plan, u32 shard) {
     return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
 }
 
+// A cell's number in arrived[shard: plan.world][row: plan.slabs_m][column: ceil_div(plan.k, 512)].
+__device__ __forceinline__ u32 cell_of_arrived(const Plan& plan, u32 shard, u32 row, u32 column) {
+    return (shard * plan.slabs_m + row) * ceil_div(plan.k, 512) + column;
+}
+
 // Tile `index` of a grid, column_major.
 __device__ __forceinline__ Tile column_major(u32 index, u32 rows, u32 columns) {
     return {index % rows, index / rows};
@@ -199,8 +204,7 @@ ag_gemm_slabs(
                         if (step % (512 / TILE_K) == 0) {
                             const u32 slab = step / (512 / TILE_K);
                             // wait arrived[t.rows] slab by slab
-                            const u32 arrived_cell =
-                                (shard * plan.slabs_m + t.row * TILE_M / CHUNK) * ceil_div(plan.k, 512) + slab;
+                            const u32 arrived_cell = cell_of_arrived(plan, shard, t.row * TILE_M / CHUNK, slab);
                             counter_wait(plan.cells, me, plan.arrived + arrived_cell, watch, LOAD, ARRIVED);
                             fence_async_global();
                         }
@@ -250,7 +254,7 @@ ag_gemm_slabs(
                         if (unsignalled) counter_add(unsignalled, 1);
                         unsignalled = nullptr;
                         // signal arrived.on(peer)[c] += 1
-                        const u32 arrived_cell = (me * plan.slabs_m + c.row) * ceil_div(plan.k, 512) + c.column;
+                        const u32 arrived_cell = cell_of_arrived(plan, me, c.row, c.column);
                         unsignalled = counter_on(plan.cells, peer, plan.arrived + arrived_cell);
                     }
                     scheduler.end_loop(slabs);

@@ -47,6 +47,16 @@ __device__ __forceinline__ u32 g_rows_shard_of(const Plan& plan, u32 shard) {
     return first >= plan.g_rows ? 0 : min(plan.g_rows_shard, plan.g_rows - first);
 }
 
+// A cell's number in ready[rank: plan.world][shard: plan.world][row: plan.tiles_m][column: tiles_n].
+__device__ __forceinline__ u32 cell_of_ready(const Plan& plan, u32 tiles_n, u32 rank, u32 shard, u32 row, u32 column) {
+    return rank * (plan.world * plan.tiles_m * tiles_n) + (shard * plan.tiles_m + row) * tiles_n + column;
+}
+
+// A cell's number in done[shard: plan.world][row: plan.tiles_m][column: tiles_n].
+__device__ __forceinline__ u32 cell_of_done(const Plan& plan, u32 tiles_n, u32 shard, u32 row, u32 column) {
+    return (shard * plan.tiles_m + row) * tiles_n + column;
+}
+
 // Tile `index` of a grid, row_major.
 __device__ __forceinline__ Tile row_major(u32 index, u32 rows, u32 columns) {
     return {index / columns, index % columns};
@@ -138,8 +148,7 @@ all_reduce_multicast(
                     // wait ready[all][t]
                     #pragma unroll 1
                     for (u32 from = 0; from < world; ++from) {
-                        const u32 ready_cell =
-                            from * (world * plan.tiles_m * tiles_n) + (me * plan.tiles_m + t.row) * tiles_n + t.column;
+                        const u32 ready_cell = cell_of_ready(plan, tiles_n, from, me, t.row, t.column);
                         if (elect_one()) {
                             counter_wait(plan.cells, me, plan.ready + ready_cell, watch, LOAD, READY);
                             counter_advance(plan.cells, me, plan.ready + ready_cell);  // no one else waits for it
@@ -172,7 +181,7 @@ all_reduce_multicast(
                     for (; scheduler.has(tiles); scheduler.next()) {
                         const Tile t = row_major(scheduler.tile(), tiles_m, tiles_n);
                         // wait done[t]
-                        const u32 done_cell = (owner * plan.tiles_m + t.row) * tiles_n + t.column;
+                        const u32 done_cell = cell_of_done(plan, tiles_n, owner, t.row, t.column);
                         if (elect_one()) {
                             counter_wait(plan.cells, me, plan.done + done_cell, watch, LOAD, DONE);
                             counter_advance(plan.cells, me, plan.done + done_cell);  // no one else waits for it
@@ -222,8 +231,7 @@ all_reduce_multicast(
                             tma_wait<0>();
                         }
                         // signal ready.on(owner)[me][t] += 1
-                        const u32 ready_cell =
-                            me * (world * plan.tiles_m * tiles_n) + (owner * plan.tiles_m + t.row) * tiles_n + t.column;
+                        const u32 ready_cell = cell_of_ready(plan, tiles_n, me, owner, t.row, t.column);
                         if (elect_one()) {
                             counter_add(plan.cells, owner, plan.ready + ready_cell, 1);
                         }
@@ -264,7 +272,7 @@ all_reduce_multicast(
                     fence_alias();
                     __syncwarp();
                     // signal done.everywhere[t] += 1
-                    const u32 done_cell = (me * plan.tiles_m + t.row) * tiles_n + t.column;
+                    const u32 done_cell = cell_of_done(plan, tiles_n, me, t.row, t.column);
                     if (elect_one()) {
                         counter_add_everywhere(plan.heap_everywhere, plan.cells, plan.done + done_cell, 1);
                     }

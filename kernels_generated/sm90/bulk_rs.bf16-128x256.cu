@@ -56,6 +56,11 @@ __device__ __forceinline__ u32 g_rows_shard_of(const Plan& plan, u32 shard) {
     return first >= plan.g_rows ? 0 : min(plan.g_rows_shard, plan.g_rows - first);
 }
 
+// A cell's number in landed[rank: plan.world][shard: plan.world][row: plan.chunks_m].
+__device__ __forceinline__ u32 cell_of_landed(const Plan& plan, u32 rank, u32 shard, u32 row) {
+    return rank * (plan.world * plan.chunks_m) + shard * plan.chunks_m + row;
+}
+
 // Tile `index` of a grid, row_major.
 __device__ __forceinline__ Tile row_major(u32 index, u32 rows, u32 columns) {
     return {index / columns, index % columns};
@@ -175,8 +180,7 @@ bulk_rs(
                     #pragma unroll 1
                     for (u32 from = 0; from < world; ++from) {
                         if (from == me) continue;
-                        const u32 landed_cell =
-                            from * (world * plan.chunks_m) + me * plan.chunks_m + t.row * TILE_M / CHUNK;
+                        const u32 landed_cell = cell_of_landed(plan, from, me, t.row * TILE_M / CHUNK);
                         counter_wait(plan.cells, me, plan.landed + landed_cell, watch, LOAD, LANDED);
                     }
                     fence_async_global();
@@ -266,7 +270,7 @@ bulk_rs(
                         if (unsignalled) counter_add(unsignalled, 1);
                         unsignalled = nullptr;
                         // signal landed.on(owner)[me][c] += 1
-                        const u32 landed_cell = me * (world * plan.chunks_m) + owner * plan.chunks_m + c_row;
+                        const u32 landed_cell = cell_of_landed(plan, me, owner, c_row);
                         unsignalled = counter_on(plan.cells, owner, plan.landed + landed_cell);
                     }
                     scheduler.end_loop(items);

@@ -54,6 +54,11 @@ __device__ __forceinline__ u32 n_shard_of(const Plan& plan, u32 shard) {
     return first >= plan.n ? 0 : min(plan.n_shard, plan.n - first);
 }
 
+// A cell's number in arrived[shard: plan.world][row: plan.chunks_m].
+__device__ __forceinline__ u32 cell_of_arrived(const Plan& plan, u32 shard, u32 row) {
+    return shard * plan.chunks_m + row;
+}
+
 // Tile `index` of a grid, grouped(8).
 __device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
     const u32 sweep = 8 * columns;
@@ -177,7 +182,7 @@ fsdp_gemm(
                             for (u32 chunk = t.column * TILE_N
                                 / CHUNK; chunk < ceil_div(min(t.column * TILE_N + 256, n_shard_of(plan, shard)),
                                 CHUNK); ++chunk) {
-                                const u32 arrived_cell = shard * plan.chunks_m + chunk;
+                                const u32 arrived_cell = cell_of_arrived(plan, shard, chunk);
                                 counter_wait(plan.cells, me, plan.arrived + arrived_cell, watch, LOAD, ARRIVED);
                             }
                             fence_async_global();
@@ -232,7 +237,7 @@ fsdp_gemm(
                         if (unsignalled) counter_add(unsignalled, 1);
                         unsignalled = nullptr;
                         // signal arrived.on(peer)[c] += 1
-                        const u32 arrived_cell = me * plan.chunks_m + c_row;
+                        const u32 arrived_cell = cell_of_arrived(plan, me, c_row);
                         unsignalled = counter_on(plan.cells, peer, plan.arrived + arrived_cell);
                     }
                     scheduler.end_loop(items);

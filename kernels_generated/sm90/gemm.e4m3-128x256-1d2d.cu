@@ -154,7 +154,7 @@ gemm(
             // Several steps stand one after another: what the next one needs is worked out while sums are added.
             #pragma unroll 4
             for (u32 step = 0; step < steps; ++step) {
-                if (!stage.over) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
+                if (!stage.token) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                 wgmma_fence();
                 const u64 xs = wgmma_at<X_BYTES>(x_tile, stage.index), ws = wgmma_at<W_BYTES>(w_tile, stage.index);
                 #pragma unroll
@@ -185,7 +185,7 @@ gemm(
                 __syncwarp();
                 if (lane == 0) stage_empty[stage.index].arrive();
                 stage.advance();
-                stage.over = stage_full[stage.index].test(stage.phase);  // meanwhile the last sums are added
+                stage.token = stage_full[stage.index].test(stage.phase);  // meanwhile the last sums are added
                 #pragma unroll
                 for (u32 i = 0; i < TILE_N / 2 / 2; ++i)
                     add_scaled(acc[i + (TILE_N / 2 / 2)], short_acc[i], x_scales[vector_index_transposed(i)],

@@ -47,6 +47,16 @@ __device__ __forceinline__ u32 rows_of(const Plan& plan, u32 shard) {
     return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
 }
 
+// A cell's number in landed[rank: plan.world][shard: plan.world][row: plan.tiles_m][column: tiles_n].
+__device__ __forceinline__ u32 cell_of_landed(const Plan& plan, u32 tiles_n, u32 rank, u32 shard, u32 row, u32 column) {
+    return rank * (plan.world * plan.tiles_m * tiles_n) + (shard * plan.tiles_m + row) * tiles_n + column;
+}
+
+// A cell's number in done[shard: plan.world][row: plan.tiles_m][column: tiles_n].
+__device__ __forceinline__ u32 cell_of_done(const Plan& plan, u32 tiles_n, u32 shard, u32 row, u32 column) {
+    return (shard * plan.tiles_m + row) * tiles_n + column;
+}
+
 // Tile `index` of a grid, grouped(8).
 __device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
     const u32 sweep = 8 * columns;
@@ -167,8 +177,7 @@ gemm_ar(
                 #pragma unroll 1
                 for (u32 from = 0; from < world; ++from) {
                     if (from == me) continue;
-                    const u32 landed_cell =
-                        from * (world * plan.tiles_m * tiles_n) + (me * plan.tiles_m + t.row) * tiles_n + t.column;
+                    const u32 landed_cell = cell_of_landed(plan, tiles_n, from, me, t.row, t.column);
                     counter_wait(plan.cells, me, plan.landed + landed_cell, watch, LOAD, LANDED);
                     counter_advance(plan.cells, me, plan.landed + landed_cell);  // no one else waits for it
                 }
@@ -196,7 +205,7 @@ gemm_ar(
                 for (; scheduler.has(tiles); scheduler.next()) {
                     const Tile t = row_major(scheduler.tile(), tiles_m, tiles_n);
                     // wait done[t]
-                    const u32 done_cell = (owner * plan.tiles_m + t.row) * tiles_n + t.column;
+                    const u32 done_cell = cell_of_done(plan, tiles_n, owner, t.row, t.column);
                     counter_wait(plan.cells, me, plan.done + done_cell, watch, LOAD, DONE);
                     counter_advance(plan.cells, me, plan.done + done_cell);  // no one else waits for it
                     fence_async_global();
@@ -235,8 +244,7 @@ gemm_ar(
                     if (unsignalled) counter_add(unsignalled, 1);
                     unsignalled = nullptr;
                     // signal landed.on(owner)[me][t] += 1
-                    const u32 landed_cell =
-                        me * (world * plan.tiles_m * tiles_n) + (owner * plan.tiles_m + t.row) * tiles_n + t.column;
+                    const u32 landed_cell = cell_of_landed(plan, tiles_n, me, owner, t.row, t.column);
                     unsignalled = counter_on(plan.cells, owner, plan.landed + landed_cell);
                 }
                 scheduler.end_loop(tiles);
@@ -279,7 +287,7 @@ gemm_ar(
                 #pragma unroll 1
                 for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
                     const u32 peer = (me + 1 + peer_step) % world;
-                    const u32 done_cell = (me * plan.tiles_m + t.row) * tiles_n + t.column;
+                    const u32 done_cell = cell_of_done(plan, tiles_n, me, t.row, t.column);
                     counter_add(plan.cells, peer, plan.done + done_cell, 1);
                 }
             }

@@ -45,6 +45,11 @@ __device__ __forceinline__ u32 rows_of(const Plan& plan, u32 shard) {
     return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
 }
 
+// A cell's number in landed[rank: plan.world][shard: plan.world][row: plan.tiles_m][column: tiles_n].
+__device__ __forceinline__ u32 cell_of_landed(const Plan& plan, u32 tiles_n, u32 rank, u32 shard, u32 row, u32 column) {
+    return rank * (plan.world * plan.tiles_m * tiles_n) + (shard * plan.tiles_m + row) * tiles_n + column;
+}
+
 // Tile `index` of a grid, grouped(8).
 __device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
     const u32 sweep = 8 * columns;
@@ -152,8 +157,7 @@ gemm_rs(
                 #pragma unroll 1
                 for (u32 from = 0; from < world; ++from) {
                     if (from == me) continue;
-                    const u32 landed_cell =
-                        from * (world * plan.tiles_m * tiles_n) + (me * plan.tiles_m + t.row) * tiles_n + t.column;
+                    const u32 landed_cell = cell_of_landed(plan, tiles_n, from, me, t.row, t.column);
                     counter_wait(plan.cells, me, plan.landed + landed_cell, watch, LOAD, LANDED);
                     counter_advance(plan.cells, me, plan.landed + landed_cell);  // no one else waits for it
                 }
@@ -204,8 +208,7 @@ gemm_rs(
                     if (unsignalled) counter_add(unsignalled, 1);
                     unsignalled = nullptr;
                     // signal landed.on(owner)[me][t] += 1
-                    const u32 landed_cell =
-                        me * (world * plan.tiles_m * tiles_n) + (owner * plan.tiles_m + t.row) * tiles_n + t.column;
+                    const u32 landed_cell = cell_of_landed(plan, tiles_n, me, owner, t.row, t.column);
                     unsignalled = counter_on(plan.cells, owner, plan.landed + landed_cell);
                 }
                 scheduler.end_loop(tiles);

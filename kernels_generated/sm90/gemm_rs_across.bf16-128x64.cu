@@ -44,6 +44,11 @@ __device__ __forceinline__ u32 rows_of(const Plan& plan, u32 shard) {
     return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
 }
 
+// A cell's number in landed[rank: plan.world][row: plan.tiles_m][column: tiles_n].
+__device__ __forceinline__ u32 cell_of_landed(const Plan& plan, u32 tiles_n, u32 rank, u32 row, u32 column) {
+    return rank * (plan.tiles_m * tiles_n) + row * tiles_n + column;
+}
+
 // Tile `index` of a grid, grouped(8).
 __device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
     const u32 sweep = 8 * columns;
@@ -123,7 +128,7 @@ gemm_rs_across(
                 #pragma unroll 1
                 for (u32 from = 0; from < world; ++from) {
                     if (from == me) continue;
-                    const u32 landed_cell = from * (plan.tiles_m * tiles_n) + t.row * tiles_n + t.column;
+                    const u32 landed_cell = cell_of_landed(plan, tiles_n, from, t.row, t.column);
                     counter_wait(plan.cells, me, plan.landed + landed_cell, watch, LOAD, LANDED);
                     counter_advance(plan.cells, me, plan.landed + landed_cell);  // no one else waits for it
                 }
@@ -183,7 +188,7 @@ gemm_rs_across(
                 #pragma unroll 1
                 for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
                     const u32 owner = (me + 1 + owner_step) % world;
-                    const u32 landed_cell = me * (plan.tiles_m * tiles_n) + t.row * tiles_n + t.column;
+                    const u32 landed_cell = cell_of_landed(plan, tiles_n, me, t.row, t.column);
                     if (elect_one()) {
                         counter_add(plan.cells, owner, plan.landed + landed_cell, 1);
                     }

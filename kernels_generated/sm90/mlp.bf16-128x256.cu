@@ -64,6 +64,21 @@ __device__ __forceinline__ u32 rows_of(const Plan& plan, u32 shard) {
     return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
 }
 
+// A cell's number in arrived[shard: plan.world][row: plan.chunks_m].
+__device__ __forceinline__ u32 cell_of_arrived(const Plan& plan, u32 shard, u32 row) {
+    return shard * plan.chunks_m + row;
+}
+
+// A cell's number in landed[rank: plan.world][shard: plan.world][row: plan.tiles_m][column: tiles_n].
+__device__ __forceinline__ u32 cell_of_landed(const Plan& plan, u32 tiles_n, u32 rank, u32 shard, u32 row, u32 column) {
+    return rank * (plan.world * plan.tiles_m * tiles_n) + (shard * plan.tiles_m + row) * tiles_n + column;
+}
+
+// A cell's number in ready[shard: plan.world][row: plan.row_blocks_m].
+__device__ __forceinline__ u32 cell_of_ready(const Plan& plan, u32 shard, u32 row) {
+    return shard * plan.row_blocks_m + row;
+}
+
 // Tile `index` of a grid, grouped(8).
 __device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
     const u32 sweep = 8 * columns;
@@ -205,7 +220,7 @@ mlp(
                             full.at, step * TILE_K, t.column * TILE_N);
                         if (step == 0) {
                             // wait arrived[t.rows]
-                            const u32 arrived_cell = shard * plan.chunks_m + t.row * TILE_M / CHUNK;
+                            const u32 arrived_cell = cell_of_arrived(plan, shard, t.row * TILE_M / CHUNK);
                             counter_wait(plan.cells, me, plan.arrived + arrived_cell, watch, LOAD, ARRIVED);
                             fence_async_global();
                         }
@@ -238,7 +253,7 @@ mlp(
                             down_rows, full.at, step * TILE_K, t.column * TILE_N);
                         if (step == 0) {
                             // wait ready[t.rows]
-                            const u32 ready_cell = owner * plan.row_blocks_m + t.row * TILE_M / CHUNK;
+                            const u32 ready_cell = cell_of_ready(plan, owner, t.row * TILE_M / CHUNK);
                             counter_wait(plan.cells, me, plan.ready + ready_cell, watch, LOAD, READY);
                             fence_async_global();
                         }
@@ -267,7 +282,7 @@ mlp(
                         down_rows, full.at, step * TILE_K, t.column * TILE_N);
                     if (step == 0) {
                         // wait ready[t.rows]
-                        const u32 ready_cell = me * plan.row_blocks_m + t.row * TILE_M / CHUNK;
+                        const u32 ready_cell = cell_of_ready(plan, me, t.row * TILE_M / CHUNK);
                         counter_wait(plan.cells, me, plan.ready + ready_cell, watch, LOAD, READY);
                         fence_async_global();
                     }
@@ -281,8 +296,7 @@ mlp(
                 #pragma unroll 1
                 for (u32 from = 0; from < world; ++from) {
                     if (from == me) continue;
-                    const u32 landed_cell =
-                        from * (world * plan.tiles_m * tiles_n) + (me * plan.tiles_m + t.row) * tiles_n + t.column;
+                    const u32 landed_cell = cell_of_landed(plan, tiles_n, from, me, t.row, t.column);
                     counter_wait(plan.cells, me, plan.landed + landed_cell, watch, LOAD, LANDED);
                     counter_advance(plan.cells, me, plan.landed + landed_cell);  // no one else waits for it
                 }
@@ -340,7 +354,7 @@ mlp(
                         if (unsignalled) counter_add(unsignalled, 1);
                         unsignalled = nullptr;
                         // signal arrived.on(peer)[c] += 1
-                        const u32 arrived_cell = me * plan.chunks_m + c_row;
+                        const u32 arrived_cell = cell_of_arrived(plan, me, c_row);
                         unsignalled = counter_on(plan.cells, peer, plan.arrived + arrived_cell);
                     }
                     scheduler.end_loop(items);
@@ -376,7 +390,7 @@ mlp(
                     }
                     tma_wait<0>();
                     // signal ready[t.rows] += 1
-                    const u32 ready_cell = shard * plan.row_blocks_m + t.row * TILE_M / CHUNK;
+                    const u32 ready_cell = cell_of_ready(plan, shard, t.row * TILE_M / CHUNK);
                     counter_add(plan.cells, me, plan.ready + ready_cell, 1);
                 }
                 scheduler.end_loop(hidden_tiles);
@@ -407,8 +421,7 @@ mlp(
                     }
                     tma_wait<0>();
                     // signal landed.on(owner)[me][t] += 1
-                    const u32 landed_cell =
-                        me * (world * plan.tiles_m * tiles_n) + (owner * plan.tiles_m + t.row) * tiles_n + t.column;
+                    const u32 landed_cell = cell_of_landed(plan, tiles_n, me, owner, t.row, t.column);
                     counter_add(plan.cells, owner, plan.landed + landed_cell, 1);
                 }
                 scheduler.end_loop(tiles);

@@ -45,6 +45,11 @@ __device__ __forceinline__ u32 rows_of(const Plan& plan, u32 shard) {
     return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
 }
 
+// A cell's number in landed[shard: plan.world][row: plan.tiles_m][column: tiles_n].
+__device__ __forceinline__ u32 cell_of_landed(const Plan& plan, u32 tiles_n, u32 shard, u32 row, u32 column) {
+    return (shard * plan.tiles_m + row) * tiles_n + column;
+}
+
 // Tile `index` of a grid, grouped(8).
 __device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
     const u32 sweep = 8 * columns;
@@ -137,7 +142,7 @@ rs_ring(
                     if (owner != (me - 1 + world) % world) {
                         // acc1 = load(came[0][t])
                         // wait landed[t]
-                        const u32 landed_cell = (owner * plan.tiles_m + t.row) * tiles_n + t.column;
+                        const u32 landed_cell = cell_of_landed(plan, tiles_n, owner, t.row, t.column);
                         counter_wait(plan.cells, me, plan.landed + landed_cell, watch, LOAD, LANDED);
                         fence_async_global();
                         #pragma unroll 1
@@ -176,7 +181,7 @@ rs_ring(
                 if (world != 1) {
                     // acc3 = load(came[0][t])
                     // wait landed[t]
-                    const u32 landed_cell = (me * plan.tiles_m + t.row) * tiles_n + t.column;
+                    const u32 landed_cell = cell_of_landed(plan, tiles_n, me, t.row, t.column);
                     counter_wait(plan.cells, me, plan.landed + landed_cell, watch, LOAD, LANDED);
                     fence_async_global();
                     #pragma unroll 1
@@ -224,7 +229,7 @@ rs_ring(
                         if (unsignalled) counter_add(unsignalled, 1);
                         unsignalled = nullptr;
                         // signal landed.on((me + 1) % world)[t] += 1
-                        const u32 landed_cell = (owner * plan.tiles_m + t.row) * tiles_n + t.column;
+                        const u32 landed_cell = cell_of_landed(plan, tiles_n, owner, t.row, t.column);
                         unsignalled = counter_on(plan.cells, (me + 1) % world, plan.landed + landed_cell);
                     }
                     scheduler.end_loop(tiles);
@@ -254,7 +259,7 @@ rs_ring(
                         }
                         tma_wait<0>();
                         // signal landed.on((me + 1) % world)[t] += 1
-                        const u32 landed_cell = (owner * plan.tiles_m + t.row) * tiles_n + t.column;
+                        const u32 landed_cell = cell_of_landed(plan, tiles_n, owner, t.row, t.column);
                         counter_add(plan.cells, (me + 1) % world, plan.landed + landed_cell, 1);
                     }
                     scheduler.end_loop(tiles);

@@ -3,6 +3,7 @@
 mod amaxes;
 mod beside;
 mod blocks;
+mod computed_scales;
 #[path = "../common/epilogues.rs"]
 mod epilogues;
 mod foreign;
@@ -21,7 +22,6 @@ mod handed;
 mod handed_over;
 mod hidden;
 mod kinds;
-mod made;
 mod multicast;
 #[path = "../../codegen/tests/fixtures/multicast.rs"]
 #[expect(dead_code, reason = "the emulator has sizes of its own")]

@@ -2,7 +2,7 @@
 
 use super::{Text, params};
 use crate::kernel::DimId;
-use crate::warp::{Expr, Field, OrderId, Test};
+use crate::warp::{CellNumber, Expr, Field, OrderId, Test};
 use crate::warp::{Spelling, number, test};
 
 impl Text<'_> {
@@ -47,5 +47,12 @@ impl Spelling for Text<'_> {
 
     fn within(&self) -> &'static str {
         "scheduler.tile()"
+    }
+
+    fn cell(&self, cell: &CellNumber) -> Option<String> {
+        let arguments = cell.arguments.iter().map(|number| self.expr(number));
+        let arguments: Vec<String> = arguments.collect();
+        let function = self.cell_function(cell.counter);
+        Some(format!("{function}(plan, {})", arguments.join(", ")))
     }
 }

@@ -34,6 +34,7 @@ impl Text<'_> {
         self.constants();
         self.plan(params);
         self.rows_functions();
+        self.cell_functions();
         self.orders();
         self.epilogue_functions();
     }
@@ -271,6 +272,7 @@ impl Text<'_> {
                 self.names(b, named);
             }
             Expr::RowsOf(_, a) | Expr::Ordered(_, a) => self.names(a, named),
+            Expr::Cell(cell) => self.names(&cell.number, named),
             Expr::Const(_)
             | Expr::Symbol(..)
             | Expr::Var(_)

@@ -2,13 +2,14 @@
 //!
 //! The text includes the prelude by name and no other header; PTX is in the prelude only. Names are the schedule's.
 
+mod cells;
+mod computed_scales;
 pub mod expected;
 mod expr;
 mod fragment;
 mod head;
 mod lanes;
 mod lines;
-mod made;
 mod mma;
 mod node;
 mod params;
@@ -68,7 +69,7 @@ pub fn prelude() -> String {
         include_str!("prelude/epilogue.cuh"),
         include_str!("prelude/parts.cuh"),
         SCALE,
-        include_str!("prelude/made.cuh"),
+        include_str!("prelude/computed_scales.cuh"),
         include_str!("prelude/promotion.cuh"),
         include_str!("prelude/partials.cuh"),
         include_str!("prelude/math.cuh"),

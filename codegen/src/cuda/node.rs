@@ -210,7 +210,7 @@ impl Text<'_> {
                 let name = self.pipeline.ring(*ring).of.name();
                 let at = self.barrier(ring.full(), Slot::Current);
                 self.line(format!(
-                    "{name}.over = {at}.test({name}.phase);  // meanwhile the last sums are added"
+                    "{name}.token = {at}.test({name}.phase);  // meanwhile the last sums are added"
                 ));
             }
             Node::AwaitTested { ring } => {
@@ -220,7 +220,7 @@ impl Text<'_> {
                     self.role.to_uppercase(),
                 );
                 self.line(format!(
-                    "if (!{name}.over) {at}.wait({name}.phase, watch, {role});"
+                    "if (!{name}.token) {at}.wait({name}.phase, watch, {role});"
                 ));
                 self.probe_full(true);
             }

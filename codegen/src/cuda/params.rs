@@ -131,7 +131,8 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         | Expr::Min(..)
         | Expr::CeilDiv(..)
         | Expr::Within
-        | Expr::Named(..) => {}
+        | Expr::Named(..)
+        | Expr::Cell(_) => {}
     });
     pipeline.visit(|node| match node {
         Node::Schedule { scheduler, .. } => {

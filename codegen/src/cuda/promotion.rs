@@ -148,8 +148,8 @@ impl Text<'_> {
         self.line(format!("for (u32 i = 0; i < {n} / 2; ++i) {add}"));
     }
 
-    /// The registers of a scale of blocks, and what is read of them for accumulator `i` of a piece; `None` for an operand
-    /// without.
+    /// The factor for accumulator `i` of a piece, read from the registers with the scales of an operand's blocks; `None` if the
+    /// operand has none.
     fn factor_of(&self, operand: usize, block: &str, before: &str) -> Option<String> {
         let tiling = self.tiling();
         let scale = tiling.scale_of(operand)?;

@@ -43,7 +43,7 @@ impl Text<'_> {
         }
     }
 
-    /// Nodes that run ahead in a ring, of which the role then goes back to its place.
+    /// Nodes that run ahead in a ring. The role then returns to its place in the ring.
     pub(super) fn run_ahead(&mut self, ring: RingId, body: &[Node]) {
         let name = self.pipeline.ring(ring).of.name();
         self.line(format!("const auto {name}_before = {name};"));

@@ -74,34 +74,34 @@ impl Magnitude {
 /// A scale and how far off it may be: what elements are multiplied by, and what is stored.
 ///
 /// ```
-/// use counterflow_codegen::bounds::{Made, Magnitude};
+/// use counterflow_codegen::bounds::{ComputedScale, Magnitude};
 /// use counterflow_codegen::rule::{Fp8, ScaleRule};
 ///
 /// let rule = ScaleRule::transformer_engine(Fp8::E4M3).powers_of_two();
-/// let made = Made::of(&rule, &Magnitude::of([(3.0, 0.25)], rule.keeps_nan()));
-/// assert_eq!((made.multiplier, made.stored), ((128.0, 0.0), (1.0 / 128.0, 0.0)));
-/// assert!(made.share(1.0 / 128.0) == 0.0 && made.share(1.0 / 64.0) > 1.0);
+/// let scale = ComputedScale::of(&rule, &Magnitude::of([(3.0, 0.25)], rule.keeps_nan()));
+/// assert_eq!((scale.multiplier, scale.stored), ((128.0, 0.0), (1.0 / 128.0, 0.0)));
+/// assert!(scale.share(1.0 / 128.0) == 0.0 && scale.share(1.0 / 64.0) > 1.0);
 /// // The next power of two begins at 3.5.
-/// let made = Made::of(&rule, &Magnitude::of([(3.4, 0.25)], rule.keeps_nan()));
-/// assert!(made.share(1.0 / 64.0) <= 1.0 && made.share(1.0 / 32.0) > 1.0);
+/// let scale = ComputedScale::of(&rule, &Magnitude::of([(3.4, 0.25)], rule.keeps_nan()));
+/// assert!(scale.share(1.0 / 64.0) <= 1.0 && scale.share(1.0 / 32.0) > 1.0);
 /// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Made {
+pub struct ComputedScale {
     /// Bounds of the factor of elements.
     pub multiplier: (f64, f64),
     /// Bounds of the stored scale.
     pub stored: (f64, f64),
 }
 
-impl Made {
+impl ComputedScale {
     /// Scale of an amax. A scale grows with its amax, or falls, but for an amax of zero.
-    pub fn of(rule: &ScaleRule, amax: &Magnitude) -> Made {
+    pub fn of(rule: &ScaleRule, amax: &Magnitude) -> ComputedScale {
         let Magnitude { value, least, most } = *amax;
         #[expect(clippy::cast_possible_truncation, reason = "an amax is rounded to f32")]
         let scale = |amax: f64| rule.of_block(amax as f32, Dtype::F32);
         let [multiplier, stored] = both(scale(value));
         if least == most {
-            return Made {
+            return ComputedScale {
                 multiplier: (multiplier, 0.0),
                 stored: (stored, 0.0),
             };
@@ -112,13 +112,13 @@ impl Made {
             away[0].max(away[1])
         };
         if least > 0.0 {
-            return Made {
+            return ComputedScale {
                 multiplier: (multiplier, off(multiplier, 0)),
                 stored: (stored, off(stored, 1)),
             };
         }
         // The amax may be zero or not, so any scale is possible up to the largest.
-        Made {
+        ComputedScale {
             multiplier: (multiplier, f64::INFINITY),
             stored: (stored, off(stored, 1).max(stored)),
         }
@@ -141,7 +141,7 @@ fn both(scale: Scale) -> [f64; 2] {
     [scale.multiplier, scale.stored].map(f64::from)
 }
 
-/// Relative loss of a number that is read back from its code and the scale of its block, beside [`Made::least_code`].
+/// Relative loss of a number that is read back from its code and the scale of its block, beside [`ComputedScale::least_code`].
 ///
 /// A code is off by half a unit in its last place, or by half of the least one, as a number of its type is; that is as much of the
 /// number relatively, and the least code is times the scale. A number that is off is multiplied, rounded and multiplied back as one

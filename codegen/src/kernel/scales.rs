@@ -20,7 +20,7 @@ impl Kernel {
     /// assert_eq!(block, ScaleBlock::F32_1X128);
     /// assert!(kernel.scales_an_operand(scale) && !kernel.scales_a_hidden_layer(scale));
     /// // No store computes scales: neither of y, nor by a rule.
-    /// assert_eq!((kernel.made_of(y), kernel.made_block(y), kernel.rule_of(scale)), (None, None, None));
+    /// assert_eq!((kernel.computed_scale_of(y), kernel.computed_scale_block(y), kernel.rule_of(scale)), (None, None, None));
     /// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
     /// ```
     pub fn scales_an_operand(&self, tensor: TensorId) -> bool {
@@ -41,13 +41,13 @@ impl Kernel {
     }
 
     /// The plane of scales that stores make of a tensor: of an output, or of partial sums.
-    pub fn made_of(&self, tensor: TensorId) -> Option<TensorId> {
+    pub fn computed_scale_of(&self, tensor: TensorId) -> Option<TensorId> {
         self.beside(|usage| usage.computed_scale_of() == Some(tensor))
     }
 
     /// The blocks of a tensor whose scales stores make.
-    pub fn made_block(&self, tensor: TensorId) -> Option<ScaleBlock> {
-        let scale = self.made_of(tensor)?;
+    pub fn computed_scale_block(&self, tensor: TensorId) -> Option<ScaleBlock> {
+        let scale = self.computed_scale_of(tensor)?;
         self.buffers[scale.index()].usage.blocks()
     }
 
@@ -83,7 +83,7 @@ impl Kernel {
 
     /// True if its tiles are partial sums that travel with scales.
     pub(crate) fn sends_scales_of(&self, tensor: TensorId) -> bool {
-        self.buffers[tensor.index()].is_scratch() && self.made_of(tensor).is_some()
+        self.buffers[tensor.index()].is_scratch() && self.computed_scale_of(tensor).is_some()
     }
 
     /// The rule by which stores make the scales of a plane.

@@ -347,13 +347,13 @@ impl Printer<'_> {
                     let to = &self.kernel.buffers[amax.to.index()].name;
                     format!("; {to} = max({to}, |{}|)", text(amax.of))
                 });
-                let made = self
-                    .kernel
-                    .made_of(dst.buffer)
-                    .map_or(String::new(), |plane| {
-                        let plane = &self.kernel.buffers[plane.index()].name;
-                        format!(" / {plane}; {plane} = scales of |{}|", text(*value))
-                    });
+                let made =
+                    self.kernel
+                        .computed_scale_of(dst.buffer)
+                        .map_or(String::new(), |plane| {
+                            let plane = &self.kernel.buffers[plane.index()].name;
+                            format!(" / {plane}; {plane} = scales of |{}|", text(*value))
+                        });
                 format!(
                     "{} {sign} {}{measured}{made}",
                     self.region(dst),

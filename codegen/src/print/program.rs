@@ -229,7 +229,7 @@ impl Printer<'_> {
                     let to = &self.program.tensors[amax.to.index()].name;
                     format!("; {to} = max({to}, |{}|)", text(&amax.of))
                 });
-                let made = self.program.made_of(dst.tensor);
+                let made = self.program.computed_scale_of(dst.tensor);
                 let made = made.map_or(String::new(), |(plane, _)| {
                     let plane = &self.program.tensors[plane.index()].name;
                     format!(" / {plane}; {plane} = scales of |{}|", text(value))

@@ -38,7 +38,10 @@ impl Kernel {
 
     /// Scales of a tile's blocks that a store writes, or a sum reads, if stores compute some.
     pub fn tile_scales(&self, tile: &Rectangle) -> Option<Rectangle> {
-        let (scale, block) = (self.made_of(tile.tensor)?, self.made_block(tile.tensor)?);
+        let (scale, block) = (
+            self.computed_scale_of(tile.tensor)?,
+            self.computed_scale_block(tile.tensor)?,
+        );
         Some(self.of_blocks(scale, block, tile))
     }
 

@@ -1,5 +1,5 @@
-//! Branches inside items become branches around their loops: what asks about ranks outside of an item asks the same for all
-//! items of its loop. So all warps of a CTA take it together, between items.
+//! Branches inside items become branches around their loops. A condition on ranks that are bound outside of an item has one
+//! answer for all items of its loop. So all warps of a CTA take the branch together, between items.
 
 use crate::kernel::{Block, Kernel, Op, OpKind};
 use crate::program::{Loc, Var};
@@ -74,7 +74,7 @@ fn one(kernel: &Kernel, block: &Block) -> Vec<Block> {
     }
 }
 
-/// The first branch of an item whose condition is about ranks outside of it.
+/// The first branch of an item with a condition on ranks that are bound outside of the item.
 fn asked(kernel: &Kernel, body: &[Op], inner: &mut Vec<Var>) -> Option<(Cond, Loc)> {
     body.iter().find_map(|op| match &op.kind {
         OpKind::If {

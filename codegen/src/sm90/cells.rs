@@ -4,20 +4,10 @@ use super::cta::staging_rows;
 use super::walk::Walk;
 use crate::kernel::{Cells, DimId, WhichShard};
 use crate::program::{CellIndex, CounterDim, CounterId, Home, PartitionId, Pick, Side};
-use crate::warp::{Expr, Field, Node, Symbol, Unroll};
+use crate::warp::cells::{self, CellSide};
+use crate::warp::{CellNumber, Expr, Field, Node, Symbol, Unroll};
 
 impl Walk<'_, '_> {
-    fn axis(&self, dim: CounterDim) -> Expr {
-        match dim {
-            CounterDim::World => Expr::world(),
-            CounterDim::Count(count) => count.into(),
-            CounterDim::Items(partition) => {
-                let rows = Expr::Field(Field::CellRows(partition));
-                self.shards(partition) * rows * self.cell_columns(partition)
-            }
-        }
-    }
-
     /// Elements of an item along a side: those of the tiles that the loop computes have a name.
     fn item_elements(&self, partition: PartitionId, side: Side, elements: u32) -> Expr {
         let item = &self.b.kernel.partitions[partition.index()];
@@ -49,9 +39,13 @@ impl Walk<'_, '_> {
 
     /// Number of cells of a counter.
     pub fn cells_of(&self, counter: CounterId) -> Expr {
-        let dims = &self.b.kernel.counters[counter.index()].dims;
-        dims.iter()
-            .fold(Expr::Const(1), |cells, dim| cells * self.axis(*dim))
+        let dims = self.b.kernel.counters[counter.index()].dims.iter();
+        let cells = dims.map(|dim| cells::cells(&self.sides(*dim)));
+        cells.fold(Expr::Const(1), |all, cells| all * cells)
+    }
+
+    fn sides(&self, axis: CounterDim) -> Vec<CellSide> {
+        cells::sides(self.b.kernel, axis, |of| self.cell_columns(of))
     }
 
     /// Repeats `leaf` for every cell that `cells` names.
@@ -60,9 +54,29 @@ impl Walk<'_, '_> {
         cells: &Cells,
         leaf: &mut dyn FnMut(Expr) -> Vec<Node>,
     ) -> Vec<Node> {
-        let dims = self.b.kernel.counters[cells.counter.index()].dims.clone();
+        let counter = cells.counter;
+        let dims = self.b.kernel.counters[counter.index()].dims.clone();
+        let sides: Vec<_> = dims.iter().map(|dim| self.sides(*dim)).collect();
+        let tiled = cells::tiled(self.b.kernel, self.b.cta.tilings(), counter);
+        let columns = tiled.into_iter().map(|of| self.cell_columns(of));
+        let columns: Vec<Expr> = columns.collect();
         let axes: Vec<_> = cells.index.iter().cloned().zip(dims).collect();
-        self.along(&axes, Expr::Const(0), leaf)
+        self.along(&axes, Vec::new(), &mut |indices| {
+            let number = cells::number(&sides, &indices);
+            let mut each = sides.iter().zip(&indices);
+            // Along one side, a cell's number is its index.
+            let one = indices.iter().flatten().count() < 2;
+            if one || each.any(|(sides, indices)| sides.len() != indices.len()) {
+                return leaf(number);
+            }
+            let arguments = columns.iter().cloned();
+            let arguments = arguments.chain(indices.into_iter().flatten()).collect();
+            leaf(Expr::Cell(Box::new(CellNumber {
+                counter,
+                arguments,
+                number,
+            })))
+        })
     }
 
     /// True if `cells` names one cell of one rank, which a thread can remember. An item that is larger than a chunk has several, and so have
@@ -93,21 +107,21 @@ impl Walk<'_, '_> {
     fn along(
         &mut self,
         axes: &[(CellIndex, CounterDim)],
-        before: Expr,
-        leaf: &mut dyn FnMut(Expr) -> Vec<Node>,
+        before: Vec<Vec<Expr>>,
+        leaf: &mut dyn FnMut(Vec<Vec<Expr>>) -> Vec<Node>,
     ) -> Vec<Node> {
         let Some(((index, dim), rest)) = axes.split_first() else {
             return leaf(before);
         };
-        let outer = before * self.axis(*dim);
+        let and = |axis: Vec<Expr>| [before.as_slice(), &[axis]].concat();
         match (index, dim) {
             (CellIndex::Rank(Pick::One(rank)), _) => {
                 let rank = self.rank(rank);
-                self.along(rest, outer + rank, leaf)
+                self.along(rest, and(vec![rank]), leaf)
             }
             (CellIndex::Rank(Pick::Others), _) => {
                 let var = "from".to_string();
-                let body = self.along(rest, outer + Expr::var(&var), leaf);
+                let body = self.along(rest, and(vec![Expr::var(&var)]), leaf);
                 vec![Node::Others {
                     var,
                     own: None,
@@ -115,8 +129,9 @@ impl Walk<'_, '_> {
                 }]
             }
             (CellIndex::Rank(Pick::All), dim) => {
-                let (var, to) = ("from".to_string(), self.axis(*dim));
-                let body = self.along(rest, outer + Expr::var(&var), leaf);
+                let var = "from".to_string();
+                let to = cells::cells(&self.sides(*dim));
+                let body = self.along(rest, and(vec![Expr::var(&var)]), leaf);
                 vec![Node::For {
                     var,
                     from: 0.into(),
@@ -130,10 +145,9 @@ impl Walk<'_, '_> {
                 let Some((partition, shard, row, column)) = self.item(*var) else {
                     return Vec::new();
                 };
-                let row =
-                    shard.unwrap_or(Expr::Const(0)) * Expr::Field(Field::CellRows(partition)) + row;
-                let at = row * self.cell_columns(partition) + column;
-                self.along(rest, outer + at, leaf)
+                let shard = shard.unwrap_or(Expr::Const(0));
+                let item = self.item_indices(partition, [shard, row, column]);
+                self.along(rest, and(item), leaf)
             }
             (CellIndex::Along(var, side), CounterDim::Items(counted)) => {
                 let Some((partition, shard, row, column)) = self.item(*var) else {
@@ -158,30 +172,25 @@ impl Walk<'_, '_> {
                         "chunks of whole columns",
                     );
                 }
-                // Rows of the grid of cells have a cell for each slab.
-                let slabs = (along == Side::Rows && chunks.column_block.is_some())
-                    .then(|| (*counted, self.cell_columns(*counted)));
                 let first = match side {
                     Side::Rows => row,
                     Side::Columns => column,
                 };
                 let start = first * self.item_elements(partition, *side, tile);
                 let chunk_rows = self.chunk(chunk);
-                let cells_of_shard = match along {
-                    Side::Rows => Expr::Field(Field::CellRows(*counted)),
-                    Side::Columns => self.cell_columns(*counted),
-                };
                 let which = chunks.shard_of((tiled, *side), |dim| self.b.kernel.is_sharded(dim));
                 let whole = self.span(partition, *side, shard.as_ref());
+                let mut leaf_of =
+                    |walk: &mut Self, axis: Vec<Expr>| walk.along(rest, and(axis), leaf);
                 let end = |tile: Expr| Expr::Min(Box::new(start.clone() + tile), whole.into());
                 if which == WhichShard::Each {
                     let end = end(self.item_elements(partition, *side, tile));
-                    let at = [outer, Expr::var(SHARD) * cells_of_shard, Expr::var(CHUNK)];
-                    let body = self.slabs(slabs, rest, at, leaf);
+                    let at = [Expr::var(SHARD), Expr::var(CHUNK)];
+                    let body = self.slabs((*counted, along), at, &mut leaf_of);
                     return each_shard((tiled.dim(*side), chunk_rows), [start, end], body);
                 }
                 let shard_at = match (which, &shard) {
-                    (WhichShard::Items, Some(shard)) => shard.clone() * cells_of_shard,
+                    (WhichShard::Items, Some(shard)) => shard.clone(),
                     // Lowering refuses several.
                     (
                         WhichShard::Items
@@ -192,12 +201,12 @@ impl Walk<'_, '_> {
                     ) => 0.into(),
                 };
                 if chunk % tile == 0 {
-                    let at = [outer, shard_at, start / chunk_rows];
-                    return self.slabs(slabs, rest, at, leaf);
+                    let at = [shard_at, start / chunk_rows];
+                    return self.slabs((*counted, along), at, &mut leaf_of);
                 }
                 let last = end(tile.into()).ceil_div(chunk_rows.clone());
-                let at = [outer, shard_at, Expr::var(CHUNK)];
-                let body = self.slabs(slabs, rest, at, leaf);
+                let at = [shard_at, Expr::var(CHUNK)];
+                let body = self.slabs((*counted, along), at, &mut leaf_of);
                 vec![count_up(CHUNK, [start / chunk_rows, last], body)]
             }
             (CellIndex::Along(..), CounterDim::World | CounterDim::Count(_)) => {
@@ -207,24 +216,39 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// The cells of a row of chunks: one, or one for each slab, or that of the slab which a product comes to.
+    /// The cells of a chunk of a shard: one, or one for each slab, or that of the slab which a product comes to.
     fn slabs(
         &mut self,
-        slabs: Option<(PartitionId, Expr)>,
-        rest: &[(CellIndex, CounterDim)],
-        [outer, shard, row]: [Expr; 3],
-        leaf: &mut dyn FnMut(Expr) -> Vec<Node>,
+        (of, along): (PartitionId, Side),
+        [shard, chunk]: [Expr; 2],
+        leaf: &mut dyn FnMut(&mut Self, Vec<Expr>) -> Vec<Node>,
     ) -> Vec<Node> {
-        let Some((of, slabs)) = slabs else {
-            return self.along(rest, outer + shard + row, leaf);
-        };
-        let at = outer + (shard + row) * slabs.clone() + Expr::var(SLAB);
-        let body = self.along(rest, at, leaf);
+        if along == Side::Columns {
+            let axis = self.item_indices(of, [shard, 0.into(), chunk]);
+            return leaf(self, axis);
+        }
+        // Rows of the grid of cells have a cell for each slab.
+        let axis = self.item_indices(of, [shard, chunk, Expr::var(SLAB)]);
+        let body = leaf(self, axis);
+        let in_slabs = self.b.kernel.partitions[of.index()].column_block.is_some();
         let of_step = self.slab_of;
-        if of_step.is_some_and(|slab| self.b.kernel.same_slabs(slab, of)) {
+        if !in_slabs || of_step.is_some_and(|slab| self.b.kernel.same_slabs(slab, of)) {
             return body;
         }
-        vec![count_up(SLAB, [0.into(), slabs], body)]
+        vec![count_up(SLAB, [0.into(), self.cell_columns(of)], body)]
+    }
+
+    /// Indices of an item along those sides that its partition's cells have.
+    fn item_indices(&self, of: PartitionId, [shard, row, column]: [Expr; 3]) -> Vec<Expr> {
+        let kernel = self.b.kernel;
+        let partition = &kernel.partitions[of.index()];
+        let sides = [
+            (kernel.sharded_side(of).is_some(), shard),
+            (partition.row_block.is_some(), row),
+            (partition.column_block.is_some(), column),
+        ];
+        let has = sides.into_iter().filter(|(has, _)| *has);
+        has.map(|(_, index)| index).collect()
     }
 }
 

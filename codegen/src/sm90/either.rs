@@ -1,5 +1,5 @@
-//! Two branches as one: what they have in common stands once, and the question is asked where they differ. So a product
-//! stands once in a warp whose branches store it in two ways, and a warp that does the same in both does not ask.
+//! Two branches as one: their common nodes stand once, and the condition is tested where they differ. So a product stands once
+//! if two branches store it in two ways, and a warp that does the same in both tests nothing.
 
 use crate::warp::{Node, Test};
 

@@ -5,8 +5,8 @@
 //! is not just added to the product comes before them, a slot for each of its terms.
 
 use super::builder::refuse;
+use super::computed_scales::plane;
 use super::leaves::Leaf;
-use super::made::plane;
 use super::nodes::side;
 use super::passes::Pass;
 use super::rings::{STAGES, SUBTILES};
@@ -110,7 +110,7 @@ impl Walk<'_, '_> {
             pass.elements.push(elements);
             let measured = amax.map(|amax| (amax.of, format!("{name}_unscaled")));
             let measured = measured.map(|(value, name)| self.elements_of(name, value, of));
-            pass.measured.push(measured.flatten());
+            pass.amaxes.push(measured.flatten());
         }
     }
 
@@ -333,7 +333,7 @@ impl Walk<'_, '_> {
             for (leaf, of) in stores.iter().zip(measured) {
                 let Some(of) = of else { continue };
                 self.apply(*of, &mut part, (&mut tiles, &mut vectors));
-                takes.extend(self.measure(leaf, *of, var));
+                takes.extend(self.amax(leaf, *of, var));
             }
             self.apply(elements, &mut part, (&mut tiles, &mut vectors));
             let scaled = stores
@@ -416,8 +416,8 @@ impl Walk<'_, '_> {
         })
     }
 
-    /// Adds up a subtile of each sum that stands apart, from a stage for each of the others' terms. What own terms are made of is
-    /// read first: stored tiles before all sums, as [`Self::load_operands`] brings them, and vectors.
+    /// Adds up a subtile of each sum that stands apart, from a stage for each of the others' terms. Operands of own terms are read
+    /// first: stored tiles, as [`Self::load_operands`] brings them, and vectors.
     fn read_sums(
         &self,
         pass: &Pass<'_>,
@@ -534,7 +534,7 @@ pub(super) fn groups<'s, 'a>(walk: &Walk<'_, '_>, pass: &'s Pass<'a>) -> Vec<Gro
             (walk.stored(leaf), plane(walk.b.kernel, leaf).is_some())
         };
         if at == pass.stores.len() || (of(at), stored(at)) != (of(from), stored(from)) {
-            groups.push((of(from), &pass.stores[from..at], &pass.measured[from..at]));
+            groups.push((of(from), &pass.stores[from..at], &pass.amaxes[from..at]));
             from = at;
         }
     }

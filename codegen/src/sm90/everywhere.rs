@@ -1,5 +1,5 @@
-//! Memory of every rank at once: what stands around its accesses. All lanes of a warp make them, by `multimem` instructions,
-//! which are ordinary accesses at an address of their own.
+//! Fences around accesses of every rank's memory at once. All lanes of a warp make such an access, by a `multimem` instruction:
+//! an ordinary access at an address of its own.
 //!
 //! So a fence between the two addresses of the memory stands after every wait that guards such an access, and before every signal
 //! that announces one; whoever reads or writes the memory at a rank's own address needs nothing more than otherwise.

@@ -47,7 +47,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// The ops of a list, of which some may come after waits or stores that TMA does not know of yet.
+    /// The ops of a list. Fences that TMA needs after earlier waits and stores may still be due.
     fn ops_in_order(
         &mut self,
         (var, batched): (Var, bool),

@@ -290,7 +290,7 @@ fn all_of(op: &Op) -> Option<Of> {
 /// A name for the cell, unless it is simple.
 fn named(name: &str, cell: Expr) -> (Vec<Node>, Expr) {
     match cell {
-        Expr::Binary(..) => {
+        Expr::Binary(..) | Expr::Cell(_) => {
             let name = name.to_string();
             let value = cell;
             (

@@ -15,8 +15,8 @@ pub(super) fn after_lanes(body: Vec<Node>, everywhere: bool) -> Vec<Node> {
     body.into_iter().flat_map(with).collect()
 }
 
-/// In a warp of which all lanes work, its first lane waits and signals for all of them: they meet after each fence between the
-/// addresses, which stands behind waits and before signals.
+/// Makes the lanes of a warp meet after each fence between the two addresses, if all of them work. Such a fence stands behind
+/// waits and before signals, which the first lane makes for all.
 pub(super) fn converge(warp: &mut Warp) {
     if warp.lanes() == Lanes::All {
         meet(&mut warp.body);
@@ -56,8 +56,8 @@ fn has(node: &Node, wanted: &dyn Fn(&Node) -> bool) -> bool {
     found
 }
 
-/// Drops what counts groups of bulk stores from loops over items whose stores are all made by all lanes: those are ordinary
-/// accesses, of which no group knows. A place is free once all lanes have read it, and the signal behind the stores releases them.
+/// Drops commits of bulk groups, and waits for them, from loops in which all lanes make every store: ordinary accesses belong to
+/// no group. A place is free once all lanes have read it, and the signal behind the stores releases them.
 ///
 /// A thread that sends boxes counts in one go, over all of its loops, the places that it still holds. So its groups stay where any
 /// of its stores is in bulk.

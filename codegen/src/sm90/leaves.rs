@@ -98,7 +98,7 @@ pub(super) fn common(leaf: &Leaf<'_>) -> bool {
     matches!(&leaf.op.kind, OpKind::Wait { cells, .. } if leaf.around.is_empty() && cells.index.iter().all(one))
 }
 
-/// The blocks of whose scales an op copies some.
+/// Blocks that the scales which an op copies belong to, if they are scales of blocks.
 pub(super) fn moved_blocks(kernel: &Kernel, op: &Op) -> Option<ScaleBlock> {
     let OpKind::Copy { src, .. } = &op.kind else {
         return None;

@@ -4,8 +4,8 @@
 //! exist. Where it is MN-major (`w` of a dgrad, both operands of a wgrad), it is blocks of [`BLOCK_ROWS`] rows,
 //! each a box of a 128-byte line for every K, or as many of the blocks as have rows that exist.
 //!
-//! What the CTAs of a cluster have in common, each loads a part of, into all of them: of one box some of its rows, of every
-//! block those lines that some of the step's K have. Either part is whole swizzle atoms.
+//! CTAs of a cluster share a tile's operand: each loads a part of it into all of them. The part is some rows of the box, or in
+//! every block the lines of some of the step's K. Either part is whole swizzle atoms.
 
 use super::builder::refuse;
 use super::leaves::Leaf;
@@ -182,7 +182,7 @@ impl Walk<'_, '_> {
         let OpKind::Reduce { from, .. } = &sum.op.kind else {
             return Vec::new();
         };
-        let scaled = self.b.kernel.made_of(from.buffer).is_some();
+        let scaled = self.b.kernel.computed_scale_of(from.buffer).is_some();
         if dtype.bytes() != self.tiling().widest() && !scaled {
             self.b.found.push(refuse(
                 self.b.kernel.loc(sum.op.id).into(),
@@ -543,8 +543,8 @@ impl Walk<'_, '_> {
         self.name(sizes, &format!("{name}_blocks"), come)
     }
 
-    /// Rows of a tile that come in partial boxes which have a row that exists: into the stage, and loaded by this
-    /// CTA. What each CTA of a cluster loads is whole partial boxes.
+    /// Rows of the partial boxes with a row that exists: those of the stage, and those that this CTA loads. Each CTA of a
+    /// cluster loads whole partial boxes.
     fn rows_that_come(
         &mut self,
         name: &str,

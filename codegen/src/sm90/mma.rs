@@ -103,7 +103,7 @@ impl Walk<'_, '_> {
         nodes
     }
 
-    /// A step whose multiplies are under way while the next one's begin: its stage is released then.
+    /// A step that stays in flight: the next step's multiplies begin before its own are complete, and release its stage.
     fn step_in_flight(&self) -> Vec<Node> {
         let mut body = vec![
             Node::Await {
@@ -137,7 +137,7 @@ impl Walk<'_, '_> {
         body
     }
 
-    /// A step whose sums are promoted: of each piece, they are waited for and added to those of the steps before, share by share.
+    /// A step with promotion: each piece's sums are awaited, then added to the sums of earlier steps, share by share.
     /// Meanwhile the other warpgroup multiplies, where both share the tile. The stage is released as soon as tensor cores have
     /// read it, and threads the last of its scales.
     ///

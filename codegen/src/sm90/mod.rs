@@ -2,6 +2,7 @@
 //! what each warp does of it.
 
 mod ahead;
+mod amax;
 mod boxes;
 mod branches;
 mod build;
@@ -9,6 +10,7 @@ mod builder;
 mod cells;
 mod chosen;
 mod comm;
+mod computed_scales;
 pub mod cta;
 mod either;
 mod epilogue;
@@ -18,8 +20,6 @@ mod item;
 mod lanes;
 mod leaves;
 mod loads;
-mod made;
-mod measure;
 mod mma;
 mod moves;
 mod names;

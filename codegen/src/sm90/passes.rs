@@ -6,8 +6,8 @@
 //! for.
 
 use super::builder::refuse;
+use super::computed_scales::plane;
 use super::leaves::{Around, Leaf};
-use super::made::plane;
 use super::walk::Walk;
 use crate::kernel::{Kernel, Op, OpKind, Purpose, Region};
 use crate::program::Var;
@@ -45,7 +45,7 @@ pub(super) struct Pass<'a> {
     /// Elements of each store; `None` where it is refused.
     pub elements: Vec<Option<Elements>>,
     /// Elements that each store measures, if it does.
-    pub measured: Vec<Option<Elements>>,
+    pub amaxes: Vec<Option<Elements>>,
     /// The signals after them.
     pub signals: Vec<Leaf<'a>>,
 }

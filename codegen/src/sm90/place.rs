@@ -159,7 +159,7 @@ impl Walk<'_, '_> {
 }
 
 impl Begin {
-    /// The first among all shards, of which each has so many.
+    /// First row or column, counted through all shards of `each` rows or columns.
     pub(super) fn behind(self, each: Field) -> Expr {
         match self.shard {
             Some(shard) => shard * Expr::Field(each) + self.first,

@@ -1,5 +1,5 @@
-//! The scales of a chunk, beside the boxes that its elements travel in: those of rows by ordinary loads and stores of one thread,
-//! those of blocks in a box of each batch, which has as many blocks of K as the batch has boxes.
+//! The scales of a chunk, beside the boxes of its elements. One thread copies scales of rows by ordinary loads and stores. Scales
+//! of blocks travel in a box of each batch, with as many blocks of K as the batch has boxes.
 
 use super::leaves::moved_blocks;
 use super::walk::Walk;

@@ -1,5 +1,4 @@
-//! The rings of a pipeline: what their slots hold, and whose arrivals their barriers count. Where they lie is the CTA's to
-//! say.
+//! The rings of a pipeline: the parts of their slots, and the arrivals that their barriers count. The CTA says where they lie.
 
 use super::builder::Builder;
 use super::cta::{Cta, Region, SlotKind};
@@ -28,7 +27,7 @@ pub(super) fn spare_staging(cta: &Cta) -> RingId {
     RingId(2 + u16::from(cta.region(SlotKind::Staging).is_some()))
 }
 
-/// The rings, one a region of shared memory, and the one that says whose the stages are where others lie in them.
+/// The rings: one for each region of shared memory. One more hands the stages' memory over, if partials and subtiles lie there.
 pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
     let cta = b.cta;
     let mut rings = of_tiles(b);
@@ -233,8 +232,8 @@ fn landing(name: &'static str) -> Barrier {
     }
 }
 
-/// A barrier whose arrivals are at that of each of several CTAs. They are relaxed: what they are about is complete by
-/// then.
+/// A barrier with multicast arrivals: each arrives at that barrier of several CTAs. They are relaxed, since the reads that they
+/// announce are complete.
 fn multicast(barrier: Barrier, ctas: u32) -> Barrier {
     Barrier {
         multicast: Some(MulticastArrivals {

@@ -1,4 +1,4 @@
-//! Which CTAs have which items: one scheduler for all loops of the GEMM, one for each role that moves data.
+//! Schedulers, which give items to CTAs: one for all loops of the GEMM, one for each role that moves data.
 
 use super::cta::{Cta, Mode};
 use crate::kernel::{Block, Kernel};

@@ -124,7 +124,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// A loop over subtiles as registers hold them: of those, the ones whose owner this CTA is, or is not.
+    /// A loop over the subtiles of the accumulators, with a test of the owner: this CTA's, or those of the others.
     pub(super) fn each_subtile_of(&self, which: fn(Expr, Expr) -> Test, body: Vec<Node>) -> Node {
         let body = if self.b.cta.split() == 1 {
             body

@@ -149,13 +149,13 @@ impl Walk<'_, '_> {
         goes_everywhere(leaf) || self.is_stored_part(leaf)
     }
 
-    /// Refuses what a part of a tile is not stored with: an add to what is there, and what is made of all of a tile.
+    /// Refuses stores that parts of tiles cannot have: adds to memory, and scales or amaxes of whole tiles.
     fn may_be_a_part(&mut self, dst: &Region, mode: StoreMode, measured: bool) {
         if !side(dst).is_some_and(|(_, var)| self.is_part(dst, var)) {
             return;
         }
         let name = &self.b.kernel.buffers[dst.buffer.index()].name;
-        let made = measured || self.b.kernel.made_of(dst.buffer).is_some();
+        let made = measured || self.b.kernel.computed_scale_of(dst.buffer).is_some();
         let what = match mode {
             StoreMode::Add => "an add of a part of a tile",
             StoreMode::Write if made => "scales or an amax of a tile of which a part is stored",

@@ -128,7 +128,7 @@ impl Walk<'_, '_> {
         self.hoisted(&mut pass.store_waits, tiles)
     }
 
-    /// Names what is their own of loops over tiles, in front of all of them.
+    /// Names the sizes that loops over tiles do not share, in front of all loops.
     pub(super) fn own_sizes(&mut self, body: &[Block]) -> Vec<Node> {
         let mut nodes = Vec::new();
         for each in cta::loops(body) {
@@ -145,7 +145,7 @@ impl Walk<'_, '_> {
         nodes
     }
 
-    /// Names the steps of this loop's products if they are its own: for those who use them, as they take registers.
+    /// Names the steps of this loop's products, if loops differ in them, in the roles that use them: a name takes a register.
     fn own_steps(&mut self, nodes: &mut Vec<Node>, multiplies: bool) {
         let (b, tiling) = (&*self.b, self.tiling());
         let own = steps(b, tiling).filter(|_| !b.alike.steps && multiplies);

@@ -10,7 +10,7 @@ use crate::value::AccId;
 use crate::warp::{Along, Expr, Field, FragmentOp, Node, Source};
 
 impl Walk<'_, '_> {
-    /// Reads ahead what a tile's subtiles read of vectors and scales of rows, of memory that nobody writes during the launch.
+    /// Reads a tile's vectors and scales of rows before its subtiles need them, from memory that nobody writes during the launch.
     pub(super) fn read_vectors_ahead(&self, pass: &Pass<'_>, var: Var) -> Vec<Node> {
         let all = self.reads(pass, var, 0.into());
         let ahead = all.into_iter().filter_map(|(_, read)| {

@@ -12,9 +12,10 @@ use crate::order::Selection;
 use crate::program::{HeldRows, Home, Loc, PartitionId, Placement, Side, Slots, TensorId, Var};
 use crate::rank::RankExpr;
 use crate::tiling::Tiling;
+use crate::warp::cells;
 use crate::warp::{
-    BATCH, Expr, Field, LoopId, Map, MapId, Node, SchedulerId, Symbol, Test, View, Whose,
-    identifier, variable,
+    BATCH, Expr, LoopId, Map, MapId, Node, SchedulerId, Symbol, Test, View, Whose, identifier,
+    variable,
 };
 use std::collections::BTreeSet;
 
@@ -74,7 +75,7 @@ pub(super) struct Walk<'b, 'a> {
     pub batches: Expr,
     /// Boxes of such a batch.
     pub boxes: Expr,
-    /// The slabs of which a wait is for one, by its name: that of the step which comes next.
+    /// Slabs that waits name one at a time, by a variable: the next step's slab.
     pub slab_of: Option<PartitionId>,
     /// Scheduler that gives it its items.
     scheduler: SchedulerId,
@@ -131,7 +132,7 @@ impl<'b, 'a> Walk<'b, 'a> {
         self.b.found.push(found);
     }
 
-    /// All a warp does of a role, whose items this scheduler gives it.
+    /// Nodes of a warp for one role. `scheduler` gives it the items.
     pub fn role(mut self, scheduler: SchedulerId, body: &[Block]) -> Vec<Node> {
         self.scheduler = scheduler;
         self.in_order = in_order(self.b.kernel, body);
@@ -175,7 +176,7 @@ impl<'b, 'a> Walk<'b, 'a> {
         }
     }
 
-    /// A loop over items. What was one loop before branches were lifted is the same one in each of them.
+    /// A loop over items. The copies of one loop in lifted branches have the same id.
     fn loop_over(&mut self, var: Var) -> LoopId {
         let known = self.loops.iter().position(|known| *known == var);
         let nth = known.unwrap_or_else(|| {
@@ -340,29 +341,21 @@ impl<'b, 'a> Walk<'b, 'a> {
             })
     }
 
-    /// Columns of the grid of cells that every shard of a partition has along a counter axis over it.
+    /// Columns of the grid of cells that every shard of a partition has along a counter axis over it: those of the tiles that the
+    /// loop computes have a name.
     pub fn cell_columns(&self, partition: PartitionId) -> Expr {
-        let item = &self.b.kernel.partitions[partition.index()];
-        match item.column_block {
-            None => Expr::Const(1),
-            Some(block) if self.b.kernel.is_sharded_along(partition, Side::Columns) => {
-                Expr::Field(Field::ShardRows(item.columns)).ceil_div(block)
-            }
-            Some(block) => match &self.tiles_n {
-                Some((of, tiles_n)) if *of == partition => tiles_n.clone(),
+        let kernel = self.b.kernel;
+        let item = &kernel.partitions[partition.index()];
+        if item.column_block.is_some() && !kernel.is_sharded_along(partition, Side::Columns) {
+            match &self.tiles_n {
+                Some((of, tiles_n)) if *of == partition => return tiles_n.clone(),
                 None if self.b.alike.columns && partition == self.tiling().partition() => {
-                    Expr::var("tiles_n")
+                    return Expr::var("tiles_n");
                 }
-                Some(_) | None => Expr::Field(Field::Size(item.columns)).ceil_div(block),
-            },
+                Some(_) | None => {}
+            }
         }
-    }
-
-    pub(super) fn shards(&self, partition: PartitionId) -> Expr {
-        match self.b.kernel.sharded_side(partition) {
-            Some(_) => Expr::world(),
-            None => Expr::Const(1),
-        }
+        cells::columns(kernel, partition)
     }
 
     /// Layout of a tensor in the map of an item's boxes.

@@ -36,6 +36,19 @@ pub enum Expr {
     Within,
     /// A number worth a name of its own in the text.
     Named(&'static str, Box<Expr>),
+    /// A cell's number.
+    Cell(Box<CellNumber>),
+}
+
+/// Number of a cell among those of its counter. The text has a function for each counter, with these arguments.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CellNumber {
+    /// Counter whose cell it is.
+    pub counter: CounterId,
+    /// Arguments of the function, behind the plan.
+    pub arguments: Vec<Expr>,
+    /// Value of the call.
+    pub number: Expr,
 }
 
 /// An index into [`super::Pipeline::orders`].
@@ -222,6 +235,7 @@ impl Expr {
             Expr::Ordered(order, step) => values.ordered(*order, step.eval(values)),
             Expr::Within => values.within(),
             Expr::Named(_, value) => value.eval(values),
+            Expr::Cell(cell) => cell.number.eval(values),
         }
     }
 
@@ -241,6 +255,7 @@ impl Expr {
                 b.visit(f);
             }
             Expr::RowsOf(_, a) | Expr::Ordered(_, a) | Expr::Named(_, a) => a.visit(f),
+            Expr::Cell(cell) => cell.number.visit(f),
         }
     }
 

@@ -84,9 +84,8 @@ pub enum FragmentOp {
         /// Share, of [`crate::tiling::Tiling::shares_of_scale`].
         share: u32,
     },
-    /// Adds what tensor cores summed of a share of a piece of a step to the promoted sums, in f32: times the product of its
-    /// operands'
-    /// scales, if they have scales of blocks. That product is rounded to f32, and the sum once.
+    /// Adds the tensor cores' sums of a share of a piece to the promoted sums, in f32, times the product of the operands' scales if
+    /// they have scales of blocks. The product of the scales is rounded to f32, and the sum once.
     Promote {
         /// Index among the tiling's multiplies.
         multiply: usize,

@@ -19,6 +19,7 @@
 //! common, a piece each into all of them; `multicast_rank` is which of them one is. Those that share the K steps of a tile
 //! send each other their sums, which may lie where the stages are; `split_rank` is which.
 
+pub(crate) mod cells;
 mod expr;
 mod fragment;
 mod node;
@@ -33,7 +34,7 @@ pub use crate::sm90::cta::{
     BLOCK_ROWS, CONSUMERS, PARTIAL_BOX_ROWS, RunBy, STAGING_COLUMNS, SlotKind,
 };
 pub use crate::tiling::{Subtile, Tile};
-pub use expr::{Expr, Field, MOST_STEPS, Op, OrderId, Test, Values};
+pub use expr::{CellNumber, Expr, Field, MOST_STEPS, Op, OrderId, Test, Values};
 pub use fragment::{Along, Elements, Epilogue, FragmentOp, Param, ReadInto, ScalesTo, Source};
 pub use node::{At, Grid, Map, MapId, Node, Note, PartialBoxes, Phase, Slot, Unroll, View, Whose};
 pub use ring::{Barrier, BarrierId, Buffer, MulticastArrivals, Part, Ring, RingId, Scope, Side};

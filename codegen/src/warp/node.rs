@@ -105,7 +105,7 @@ pub enum Node {
     },
     /// Asks whether the current slot is full, and does not wait. A [`Node::AwaitTested`] of that slot waits only where it was not.
     ///
-    /// CUDA: `stage.over = stage_full[stage.index].test(stage.phase)`. Meaning: nothing; what orders memory is the wait. But the
+    /// CUDA: `stage.token = stage_full[stage.index].test(stage.phase)`. Meaning: nothing; what orders memory is the wait. But the
     /// phase before must be known to be over, or its parity would be taken for that phase's.
     TestWait {
         /// The ring.
@@ -113,7 +113,7 @@ pub enum Node {
     },
     /// Blocks until the current slot is full, unless a [`Node::TestWait`] since the last [`Node::Advance`] found it to be.
     ///
-    /// CUDA: `if (!stage.over) stage_full[stage.index].wait(stage.phase, ..)`. Meaning: that of [`Node::Await`].
+    /// CUDA: `if (!stage.token) stage_full[stage.index].wait(stage.phase, ..)`. Meaning: that of [`Node::Await`].
     AwaitTested {
         /// The ring.
         ring: RingId,

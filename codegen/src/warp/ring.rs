@@ -95,7 +95,7 @@ pub struct Barrier {
     pub name: &'static str,
     /// Arrivals that end a phase.
     pub arrivals: u32,
-    /// At whose barriers an arrival is a multicast; `None`: at this CTA's alone.
+    /// CTAs of the cluster that one arrival reaches; `None`: this CTA alone.
     pub multicast: Option<MulticastArrivals>,
     /// At which scope its arrivals release and its waits acquire.
     pub scope: Scope,

@@ -1,6 +1,6 @@
 //! The numbers of a pipeline as text: parentheses by precedence. CUDA and people differ in a few words only.
 
-use super::{Expr, Field, Op, OrderId, Pipeline, Test};
+use super::{CellNumber, Expr, Field, Op, OrderId, Pipeline, Test};
 use crate::kernel::{DimId, Kernel};
 use crate::program::CounterId;
 use std::sync::LazyLock;
@@ -19,6 +19,8 @@ pub(crate) trait Spelling {
     fn blocks(&self) -> &'static str;
     /// The item of the current loop.
     fn within(&self) -> &'static str;
+    /// A cell's number, if the text has a function for it.
+    fn cell(&self, cell: &CellNumber) -> Option<String>;
 }
 
 /// A number.
@@ -68,6 +70,9 @@ fn inside(expr: &Expr, outer: u8, names: &impl Spelling) -> String {
         Expr::Ordered(order, step) => names.ordered(*order, &number(step, names)),
         Expr::Within => names.within().into(),
         Expr::Named(name, _) => (*name).into(),
+        Expr::Cell(cell) => names
+            .cell(cell)
+            .unwrap_or_else(|| inside(&cell.number, outer, names)),
     }
 }
 
@@ -191,7 +196,8 @@ pub(crate) fn variable(name: &str) -> String {
 }
 
 /// A name of the user's as the generated CUDA has it: one that is also the text's own, or the compiler's, or what a
-/// loop over ranks counts by, has `_` behind it; so does one that ends as the number of a role's CTAs. Constants and enumerators have names in capitals, so capitals make no
+/// loop over ranks counts by, or a function that numbers a counter's cells, has `_` behind it; so does one that ends as the number of
+/// a role's CTAs. Constants and enumerators have names in capitals, so capitals make no
 /// difference.
 pub(crate) fn identifier(name: &str) -> String {
     static WORDS: LazyLock<Vec<&str>> = LazyLock::new(|| OWN.split_whitespace().collect());
@@ -200,10 +206,17 @@ pub(crate) fn identifier(name: &str) -> String {
         _ => own.eq_ignore_ascii_case(name),
     });
     let counts_a_loop = name.ends_with("_step");
+    let numbers_cells = name.starts_with("cell_of_");
     let end = name.len().checked_sub("_CTAS".len());
     let end = end.and_then(|end| name.get(end..));
     let counts_ctas = end.is_some_and(|end| end.eq_ignore_ascii_case("_CTAS"));
-    if own || counts_a_loop || counts_ctas || LOOPS.contains(&name) || name.starts_with("__") {
+    if own
+        || counts_a_loop
+        || numbers_cells
+        || counts_ctas
+        || LOOPS.contains(&name)
+        || name.starts_with("__")
+    {
         format!("{name}_")
     } else {
         name.into()

@@ -58,7 +58,7 @@ pub enum Symbol {
     BlockRows,
     /// Bytes of such a block.
     BlockBytes,
-    /// Rows of a box of which an operand's tile has several, each loaded if one of its rows exists.
+    /// Rows of a partial box: an operand's tile has several, and each is loaded if one of its rows exists.
     PartialBoxRows,
     /// Elements of K, and rows of a square, that have one scale.
     ScaleBlock,

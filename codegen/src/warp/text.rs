@@ -10,8 +10,8 @@ use crate::program::{CounterId, StoreMode};
 use crate::sm90::cta::dependent_launch;
 use crate::tiling::Tiling;
 use crate::warp::{
-    At, BarrierId, Ctas, Expr, Field, ItemLoop, Node, Phase, Pipeline, RingId, RunBy, Side, Slot,
-    Unroll, Whose,
+    At, BarrierId, CellNumber, Ctas, Expr, Field, ItemLoop, Node, Phase, Pipeline, RingId, RunBy,
+    Side, Slot, Unroll, Whose,
 };
 use std::fmt;
 
@@ -96,6 +96,10 @@ impl Spelling for Printer<'_> {
 
     fn within(&self) -> &'static str {
         "item"
+    }
+
+    fn cell(&self, _: &CellNumber) -> Option<String> {
+        None
     }
 }
 

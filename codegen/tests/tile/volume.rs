@@ -92,7 +92,7 @@ fn partial_sums_in_fp8_move_their_scales() {
 
 /// The bytes of a plane take time where it is written, and where it is read again.
 #[test]
-fn scales_that_are_made_take_time_for_their_bytes() {
+fn computed_scales_take_time_for_their_bytes() {
     // A rate at which bytes are all that counts.
     let machine = Machine {
         memory: 1e9,

@@ -122,7 +122,7 @@ fn parts_of_tiles_of_any_type_have_right_warps() {
 
 /// Scales that are made of a tile are of all of it, and this rank's own term has none.
 #[test]
-fn parts_of_tiles_with_made_scales_are_refused() {
+fn parts_of_tiles_with_computed_scales_are_refused() {
     let variant = Variant::new(2).dtype(E4M3).scales(Scales::Blocks1d2d);
     let variant = variant.quantised_reduction(encoding::rule::ScaleRule::deep_gemm());
     let program = one_shot(Sum::Owner, tune([(128, 128)]), Mistake::None);

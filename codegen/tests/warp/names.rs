@@ -104,3 +104,16 @@ fn names_of_the_user_are_none_of_the_texts_own() {
         assert!(clashes.is_empty(), "{clashes:#?}");
     }
 }
+
+/// A tensor's name that is that of the function which numbers the counter's cells.
+#[test]
+fn a_tensor_is_not_taken_for_the_function_of_a_counter() {
+    let function = "cell_of_stranged";
+    let calls = |names| {
+        let text = tokens(names, false);
+        text.iter().filter(|word| *word == function).count()
+    };
+    let [_, w, y, arrived] = STRANGE;
+    assert!(calls(STRANGE) > 1, "a function and its calls");
+    assert_eq!(calls([function, w, y, arrived]), calls(STRANGE));
+}

@@ -59,7 +59,7 @@ fn a_step_is_multiplied_from_zero_and_added() {
     // Several steps stand one after another: what the next one needs is worked out while sums are added.
     #pragma unroll 4
     for (u32 step = 0; step < steps; ++step) {
-    if (!stage.over) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
+    if (!stage.token) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
     wgmma_fence();
     const u64 xs = wgmma_at<X_BYTES>(x_tile, stage.index), ws = wgmma_at<W_BYTES>(w_tile, stage.index);
     #pragma unroll
@@ -70,7 +70,7 @@ fn a_step_is_multiplied_from_zero_and_added() {
     wgmma_wait<0>();
     if (lane == 0) stage_empty[stage.index].arrive();
     stage.advance();
-    stage.over = stage_full[stage.index].test(stage.phase);  // meanwhile the last sums are added
+    stage.token = stage_full[stage.index].test(stage.phase);  // meanwhile the last sums are added
     #pragma unroll
     for (u32 i = 0; i < TILE_N / 2; ++i) acc[i] += short_acc[i];
     }
@@ -85,7 +85,7 @@ fn a_step_in_pieces_has_the_registers_of_one() {
     // Several steps stand one after another: what the next one needs is worked out while sums are added.
     #pragma unroll 4
     for (u32 step = 0; step < steps; ++step) {
-    if (!stage.over) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
+    if (!stage.token) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
     wgmma_fence();
     const u64 xs = wgmma_at<X_BYTES>(x_tile, stage.index), ws = wgmma_at<W_BYTES>(w_tile, stage.index);
     #pragma unroll
@@ -105,7 +105,7 @@ fn a_step_in_pieces_has_the_registers_of_one() {
     wgmma_wait<0>();
     if (lane == 0) stage_empty[stage.index].arrive();
     stage.advance();
-    stage.over = stage_full[stage.index].test(stage.phase);  // meanwhile the last sums are added
+    stage.token = stage_full[stage.index].test(stage.phase);  // meanwhile the last sums are added
     #pragma unroll
     for (u32 i = 0; i < TILE_N / 2; ++i) acc[1][i] += short_acc[i];
     }
@@ -116,7 +116,7 @@ fn a_step_in_pieces_has_the_registers_of_one() {
     // Several steps stand one after another: what the next one needs is worked out while sums are added.
     #pragma unroll 4
     for (u32 step = 0; step < steps; ++step) {
-    if (!stage.over) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
+    if (!stage.token) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
     wgmma_fence();
     const u64 xs = wgmma_at<X_BYTES>(x_tile, stage.index), ws = wgmma_at<W_BYTES>(w_tile, stage.index);
     #pragma unroll
@@ -136,7 +136,7 @@ fn a_step_in_pieces_has_the_registers_of_one() {
     wgmma_wait<0>();
     if (lane == 0) stage_empty[stage.index].arrive();
     stage.advance();
-    stage.over = stage_full[stage.index].test(stage.phase);  // meanwhile the last sums are added
+    stage.token = stage_full[stage.index].test(stage.phase);  // meanwhile the last sums are added
     #pragma unroll
     for (u32 i = 0; i < TILE_N / 2 / 2; ++i) acc[i + (TILE_N / 2 / 2)] += short_acc[i];
     }

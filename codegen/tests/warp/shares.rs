@@ -45,7 +45,7 @@ fn the_scales_of_the_second_half_take_the_place_of_the_first() {
     float w_scales[TILE_N / 2 / 4];  // of one share at a time
     #pragma unroll 1
     for (u32 step = 0; step < steps; ++step) {
-    if (!stage.over) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
+    if (!stage.token) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
     wgmma_fence();
     const u64 xs = wgmma_at<X_BYTES>(x_tile, stage.index), ws = wgmma_at<W_BYTES>(w_tile, stage.index);
     #pragma unroll
@@ -81,7 +81,7 @@ fn the_scales_of_the_second_half_take_the_place_of_the_first() {
     __syncwarp();
     if (lane == 0) stage_empty[stage.index].arrive();
     stage.advance();
-    stage.over = stage_full[stage.index].test(stage.phase);  // meanwhile the last sums are added
+    stage.token = stage_full[stage.index].test(stage.phase);  // meanwhile the last sums are added
     #pragma unroll
     for (u32 i = 0; i < TILE_N / 2 / 2; ++i)
     add_scaled(acc[1][i], short_acc[i], x_scales[vector_index_transposed(i)],

@@ -62,7 +62,7 @@ impl Ranks<'_> {
                     filled.insert(*acc);
                 }
                 Act::Store { dst, amax, .. } => {
-                    let made = self.program.made_of(TensorId(dst.tensor as u16));
+                    let made = self.program.computed_scale_of(TensorId(dst.tensor as u16));
                     let beside = made.map(|(plane, _)| plane.index());
                     let measured = amax.map(|amax| amax.to.index());
                     written.extend([Some(dst.tensor), beside, measured].into_iter().flatten());

@@ -4,7 +4,7 @@ use super::bytes::{Fault, Lines, Memory, add, word};
 use super::watch::GaveUp;
 use super::work::{Launch, Place};
 use crate::blocks::Summing;
-use crate::data::{Tile, evaluate, measured};
+use crate::data::{Tile, amax_with, evaluate};
 use crate::policy::Numbers;
 use crate::step::shares;
 use counterflow_codegen::dtype::Dtype;
@@ -397,7 +397,9 @@ impl Running {
                 let tile = accs[usize::from(acc.0)].get_or_insert_default();
                 tile.first = from.rows.start;
                 tile.shaped(from.rows.len() as usize, from.columns.len() as usize);
-                let scales = kernel.tile_scales(from).zip(kernel.made_block(from.tensor));
+                let scales = kernel
+                    .tile_scales(from)
+                    .zip(kernel.computed_scale_block(from.tensor));
                 if let (Some((scales, block)), [codes]) = (scales, &*parts) {
                     let scales = self.lines_of(&scales)?.read(memory)?;
                     tile.reduce_scaled(&codes.view(), &scales.view(), block.columns);
@@ -441,7 +443,7 @@ impl Running {
                     evaluated(*of, &mut values);
                     let me = self.launch.rank as u16;
                     memory.update(self.place(*to, me)?, 4, &mut |_, place| {
-                        let amax = measured(Dtype::F32.read(place), &values);
+                        let amax = amax_with(Dtype::F32.read(place), &values);
                         Dtype::F32.write(amax, place);
                     })?;
                 }

@@ -203,7 +203,7 @@ fn a_step_of_qkv_and_proj_enqueues_no_more_than_this() {
     let forward = [("qkv forward", [1, 2, 0]), ("proj forward", [1, 2, 1])];
     // Codes of the gradient; both products; codes on their side. The norm: one for x and the sums for γ, one that adds them.
     let backward = [("proj backward", [2, 2, 0]), ("qkv backward", [2, 4, 2])];
-    // Amaxes of all tensors: gathered, and made scales.
+    // Amaxes of all tensors: gathered, and computed scales.
     let end = ("end", [1, 1, 0]);
     let fused = [forward[0], forward[1], backward[0], backward[1], end];
     assert_eq!(counts(2, (true, None), qkv_and_proj), fused);

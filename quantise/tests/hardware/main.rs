@@ -10,7 +10,7 @@ mod nvidia;
 
 mod all_reduce_norm;
 mod cases;
-mod made;
+mod computed_scales;
 mod prebuilt;
 mod refused;
 mod right;

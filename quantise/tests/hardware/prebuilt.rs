@@ -1,7 +1,7 @@
 //! Every kernel of these tests, compiled ahead into a cache that a machine without a compiler can use.
 
 use crate::cases::{current, delayed};
-use crate::{all_reduce_norm, fine, made, shards, speed, sums, trained};
+use crate::{all_reduce_norm, computed_scales, fine, shards, speed, sums, trained};
 use counterflow_quantise::{AllReduceNormBuilder, HEADERS};
 use counterflow_runtime::jit::{Compiler, Source, Target};
 use counterflow_runtime::launch;
@@ -42,7 +42,7 @@ fn kernels_of_the_suite() {
         .into_iter()
         .for_each(|made| _ = fine(made));
     let kernels = shards::kernels().into_iter().chain(trained::kernels());
-    for kernel in kernels.chain(made::kernels()) {
+    for kernel in kernels.chain(computed_scales::kernels()) {
         fine(launch::compile(&compiler, &kernel));
     }
     fine(compiler.seal());

@@ -173,7 +173,7 @@ fn scales_and_amaxes_that_are_absent_or_surplus_are_refused() -> Result<(), Erro
     assert!(measured.needs("y")?.amax && !narrow.needs("y")?.amax);
     assert_eq!(narrow.needs("y")?.scale_use(), Some(ScaleUse::Quantises));
 
-    // An output is written, and so are its made scales.
+    // An output is written, and so are its computed scales.
     let y = QuantTensor::zeros::<F8E4M3>(rank, &made.needs("y")?)?;
     let (x, w) = (
         rank.zeros::<bf16>([SIDE, K])?,

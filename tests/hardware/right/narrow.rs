@@ -34,8 +34,8 @@ fn narrow(schedule: Schedule, amax: bool) {
 }
 
 /// With a scale for each 1×128 that the launch makes.
-fn fp8_made_scales(schedule: Schedule) {
-    for of in made_scales() {
+fn fp8_computed_scales(schedule: Schedule) {
+    for of in computed_scales() {
         let (matrix, what) = making(of);
         matrix.on_gpus(schedule, &what, (Probes::default(), 0));
     }
@@ -58,7 +58,7 @@ fn making((kinds, scales, rule): Making) -> (Matrix, String) {
 #[test]
 fn emulated_ranks_make_scales() {
     for (at, (schedule, ranks)) in MAKERS.into_iter().zip([1, 3, 4]).enumerate() {
-        for (number, of) in made_scales().into_iter().enumerate() {
+        for (number, of) in computed_scales().into_iter().enumerate() {
             // The sample has each schedule, and each way to make scales, once.
             if !wide() && number != at {
                 continue;
@@ -80,7 +80,7 @@ const MAKERS: [Schedule; 3] = [schedules::gemm, schedules::ag_gemm, schedules::f
 /// Operands, their scales, and the rule of those that the tile makes.
 pub(super) type Making = (&'static [Kind], Option<Scales>, ScaleRule);
 
-fn made_scales() -> [Making; 3] {
+fn computed_scales() -> [Making; 3] {
     let theirs = ScaleRule::transformer_engine(Fp8::E4M3);
     [
         (&KINDS[..2], None, theirs),
@@ -104,8 +104,8 @@ mod fp8_amaxes {
     crate::each_schedule!(super::fp8_amaxes: gemm, ag_gemm);
 }
 
-mod fp8_made_scales {
-    crate::each_schedule!(super::fp8_made_scales: gemm, ag_gemm, fsdp_gemm);
+mod fp8_computed_scales {
+    crate::each_schedule!(super::fp8_computed_scales: gemm, ag_gemm, fsdp_gemm);
 }
 
 /// Each schedule with each of these, in every world, whose variant has that rule.
@@ -130,13 +130,13 @@ pub(super) fn of_each_world<const N: usize>(
     })
 }
 
-fn of_made_scales() -> impl Iterator<Item = (Probes, Program, Variant)> {
-    of_each_world(MAKERS, made_scales(), Variant::output_scales)
+fn of_computed_scales() -> impl Iterator<Item = (Probes, Program, Variant)> {
+    of_each_world(MAKERS, computed_scales(), Variant::output_scales)
 }
 
 /// The same for what compiles them ahead.
 pub(super) fn of_fp8_outputs() -> impl Iterator<Item = (Probes, Program, Variant)> {
-    of_given_scales().chain(of_made_scales())
+    of_given_scales().chain(of_computed_scales())
 }
 
 fn of_given_scales() -> impl Iterator<Item = (Probes, Program, Variant)> {

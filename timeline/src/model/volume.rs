@@ -305,7 +305,7 @@ impl Volume {
         for (index, (buffer, moved)) in moved.enumerate() {
             let (name, dtype) = (&buffer.name, buffer.dtype);
             // Once from each rank to the owner of each row, or from its owner to each rank, with scales where it has some.
-            let scales = kernel.made_of(TensorId(index as u16));
+            let scales = kernel.computed_scale_of(TensorId(index as u16));
             let scales = scales.map_or(0, |plane| whole(&kernel.buffers[plane.index()], plan));
             let once = (whole(buffer, plan) + scales) * (u64::from(self.world) - 1);
             if let (true, Some(sum), true) = (buffer.is_scratch(), sum, *moved > 0) {

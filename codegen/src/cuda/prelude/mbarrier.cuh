@@ -212,22 +212,23 @@ struct Buffer {
 };
 
 // A role's place in a ring: its next slot, and the parity of that slot's phase. A consumer that has slots of its own
-// cycles through its set of them. `over`: a test before its turn found that phase to be over.
+// cycles through its set of them. `token`: an early test of
+// that phase found it over, so that its turn need not wait.
 template <u32 SLOTS>
 struct PipelineState {
     u32 first, index, phase;
-    bool over;
+    bool token;
 
     __device__ __forceinline__ explicit PipelineState(u32 set = 0)
-        : first(set * SLOTS), index(first), phase(0), over(false) {}
+        : first(set * SLOTS), index(first), phase(0), token(false) {}
 
     __device__ __forceinline__ void advance() {
-        over = false;
+        token = false;
         if (++index == first + SLOTS) index = first, phase ^= 1;
     }
 
     __device__ __forceinline__ void advance(u32 by) {
-        over = false;
+        token = false;
         index += by % SLOTS, phase ^= by / SLOTS % 2;
         if (index >= first + SLOTS) index -= SLOTS, phase ^= 1;
     }

@@ -26,7 +26,7 @@
 //!   may come between them.)
 //! - arrivals: every column's cell gets the same signals.
 //!
-//! Scales that tiles make of their own columns are of whole blocks ([`super::made`]), and no two columns of tiles share one.
+//! Scales that tiles make of their own columns are of whole blocks ([`super::computed_scales`]), and no two columns of tiles share one.
 //!
 //! A loop that selects some tiles by their place does not do the same in every column.
 

@@ -8,14 +8,14 @@
 //! - [`AtEnd::Computed`]: in rows that rank `r` owns any expression that it computed, the same on every rank.
 //! - [`AtEnd::Sent`]: in slot `s` any expression that rank `s` computed, at the element's own row and column.
 //! - [`AtEnd::Own`]: any expression of complete products and of inputs, at the element's own row and column.
-//! - Computed scales: of their output's blocks, each by the store that writes them ([`super::made`]).
-//! - An amax: every element of its output, before the scale, and nothing else ([`measured`]).
+//! - Computed scales: of their output's blocks, each by the store that writes them ([`super::computed_scales`]).
+//! - An amax: every element of its output, before the scale, and nothing else ([`amaxes`]).
 //!
 //! Tracks the sum that each block of memory holds, in the order of the greedy run. If guarantee 2 holds, every other
 //! order gives the same sums.
 
+mod amaxes;
 mod content;
-mod measured;
 mod report;
 
 use super::contribution::{NOTHING, SumId, Sums, Term, TermId};
@@ -58,7 +58,7 @@ pub(super) struct Coverage<'a, 'b> {
     adds: Vec<u8>,
     accs: Vec<Vec<Acc>>,
     /// Number of elements that each rank's amaxes are of.
-    measured: Map<(TensorId, u16), u64>,
+    amaxes: Map<(TensorId, u16), u64>,
     /// Place at which a term was first stored that no sum over ranks may have.
     blame: Map<TermId, At>,
 }
@@ -75,7 +75,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
             writes: vec![0; count],
             adds: vec![0; count],
             accs: vec![vec![Acc::default(); facts.kernel.accs.len()]; facts.plan.agents.len()],
-            measured: Map::default(),
+            amaxes: Map::default(),
             blame: Map::default(),
         };
         for area in facts.areas() {
@@ -184,7 +184,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 dst, value, amax, ..
             } => {
                 if let Some(amax) = amax {
-                    *self.measured.entry((amax.to, rank)).or_default() += dst.elements();
+                    *self.amaxes.entry((amax.to, rank)).or_default() += dst.elements();
                 }
                 let (sum, content) = self.value(at, value, &dst);
                 self.write(at, kind, sum, &[content]);
@@ -361,7 +361,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
     /// The first output block that is wrong at the end.
     pub fn end(self) -> Option<Diagnostic> {
         let facts = self.facts;
-        self.untouched().or_else(|| self.unmeasured()).or_else(|| {
+        self.untouched().or_else(|| self.wrong_amax()).or_else(|| {
             facts.areas().iter().find_map(|area| {
                 let usage = facts.kernel.buffers[usize::from(area.buffer)].usage;
                 facts.blocks_of(area).find_map(|block| match usage.at_end {

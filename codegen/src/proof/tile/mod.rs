@@ -1,6 +1,7 @@
 //! The tile level: what each guarantee requires of a kernel and of a launch's plan.
 
 mod columns;
+mod computed_scales;
 mod constant;
 mod contribution;
 mod coverage;
@@ -8,7 +9,6 @@ mod credits;
 mod facts;
 mod happens;
 mod launches;
-mod made;
 mod order;
 mod progress;
 mod race;
@@ -39,7 +39,7 @@ pub(super) use order::{Accessor, Announced, Before, Order, Part, Wait};
 /// ```
 pub fn kernel_findings(kernel: &Kernel) -> Vec<Diagnostic> {
     let mut found = credits::check(kernel);
-    found.extend(made::check(kernel));
+    found.extend(computed_scales::check(kernel));
     found.extend(constant::check(kernel));
     found
 }

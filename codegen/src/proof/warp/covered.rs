@@ -45,7 +45,7 @@ impl Simulator<'_> {
                 if buffer.usage.role == TensorRole::Output
                     && let Some(plane) = buffer.usage.plane
                 {
-                    self.measured_all((TensorId(tensor as u16), plane.of), (rank, launch))?;
+                    self.amax_of_all((TensorId(tensor as u16), plane.of), (rank, launch))?;
                     continue;
                 }
                 let wanted = match buffer.usage.at_end {

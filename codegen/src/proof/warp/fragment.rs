@@ -285,7 +285,7 @@ impl Simulator<'_> {
                 part,
                 rows,
                 columns,
-            } => self.measured(index, tensor, (part, elements), (rows, columns))?,
+            } => self.amax(index, tensor, (part, elements), (rows, columns))?,
             FragmentStep::ReadTileScales { from } => self.read_tile_scales(index, &from)?,
             FragmentStep::ReadSubtile {
                 area,

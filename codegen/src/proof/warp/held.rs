@@ -18,7 +18,7 @@ pub(super) struct Fragment {
     /// Epilogues applied to the subtile at hand.
     pub applied: Vec<Applied>,
     /// Scales made of the subtile at hand.
-    pub made: Vec<Made>,
+    pub computed_scales: Vec<ComputedScales>,
     /// Scales read of a tile of partial sums: the slot, this group's first row among all, and the tile's first block.
     pub of_tile: Option<(TensorId, u32, u32, u32)>,
     /// Sum of tensor cores over a product's piece that threads have not yet added to the promoted sums.
@@ -77,7 +77,7 @@ pub(super) struct Applied {
 
 /// Scales that were made of a subtile.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Made {
+pub(super) struct ComputedScales {
     pub elements: Elements,
     pub part: u32,
     /// Columns of the output that count.

@@ -36,8 +36,10 @@
 //! [`Case::waits`]: case::Case::waits
 //! [`Case::announced`]: case::Case::announced
 
+mod amaxes;
 mod case;
 mod combinations;
+mod computed_scales;
 mod content;
 mod covered;
 mod deeds;
@@ -50,8 +52,6 @@ mod host;
 mod lanes;
 mod launches;
 mod legal;
-mod made;
-mod measured;
 mod memory;
 #[cfg(all(feature = "undo", debug_assertions))]
 mod outdated;

@@ -143,7 +143,7 @@ pub(super) struct Simulator<'a> {
     pub finishing: Vec<Knows>,
     /// Boxes that each amax has been made of: by its tensor, rank and launch, and by the warpgroup if several share
     /// subtiles.
-    pub measured: Map<(TensorId, u32, u32, u32), Vec<Box4>>,
+    pub amaxes: Map<(TensorId, u32, u32, u32), Vec<Box4>>,
     /// Tensors whose accesses are looked at.
     pub watched: Vec<bool>,
     /// Numbers of all accumulators, by point.
@@ -275,7 +275,7 @@ impl<'a> Simulator<'a> {
             ended: vec![Knows::default(); world],
             ends: vec![vec![Bits::default(); world]; case.last() as usize + 1],
             finishing: vec![Knows::default(); world],
-            measured: Map::default(),
+            amaxes: Map::default(),
             watched,
             filled: Filled::at_all(&case.pipeline.kernel),
             out_of_turn: None,

@@ -299,7 +299,7 @@ impl Simulator<'_> {
     }
 
     /// True if it is what the schedule makes an amax of.
-    pub(super) fn is_what_is_measured(
+    pub(super) fn is_what_the_amax_is_of(
         &self,
         tensor: TensorId,
         fragment: &Fragment,

@@ -61,7 +61,7 @@ pub(super) struct Item {
     /// The first store of FP8.
     pub bytes: Option<Loc>,
     /// The first store that makes scales of an output.
-    pub made: Option<Loc>,
+    pub computed_scales: Option<Loc>,
     /// The first store or sum of partial sums that have scales, of a value that is computed if there is one.
     pub partial: Option<(Loc, bool)>,
 }
@@ -81,13 +81,13 @@ impl Item {
             }
             let partial = |buffer: TensorId| kernel.sends_scales_of(buffer);
             if let OpKind::Store { dst, value, .. } = &op.kind
-                && kernel.made_of(dst.buffer).is_some()
+                && kernel.computed_scale_of(dst.buffer).is_some()
             {
                 let computed = !matches!(kernel.values[usize::from(value.0)], Value::Acc(_));
                 match partial(dst.buffer) {
                     true if computed => item.partial = Some((at, true)),
                     true => _ = item.partial.get_or_insert((at, false)),
-                    false => _ = item.made.get_or_insert(at),
+                    false => _ = item.computed_scales.get_or_insert(at),
                 }
             }
             if let OpKind::Reduce { from, .. } = &op.kind

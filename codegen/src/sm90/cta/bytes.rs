@@ -1,4 +1,4 @@
-//! What tiles must be whose items store FP8.
+//! Limits on tiles of items that store FP8.
 
 use super::asked::TileRequest;
 use super::finding::refuse;
@@ -31,7 +31,7 @@ pub(super) fn registers_beside_codes(
 ) -> Option<Diagnostic> {
     let read = asked.item.inputs.len() + asked.item.sums.len();
     let at = asked.item.bytes.filter(|_| read > 1)?;
-    let fits = |wgmma: Wgmma| fits_codes(wgmma, LINE, read as u32, asked.results.measured);
+    let fits = |wgmma: Wgmma| fits_codes(wgmma, LINE, read as u32, asked.results.amax);
     if !tiling.swap_ab() && fits(asked.wgmma) {
         return None;
     }

@@ -5,9 +5,9 @@
 
 mod asked;
 mod bytes;
+mod computed_scales;
 pub mod dependent_launch;
 mod finding;
-mod made;
 mod promoted;
 mod registers;
 mod results;

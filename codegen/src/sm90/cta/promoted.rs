@@ -1,5 +1,4 @@
-//! Promoted sums, and the scales of blocks that go into them: what they need of a stage and of registers, and what has no
-//! kernel.
+//! Promoted sums and their scales of blocks: room that they take in a stage and in registers, and cases without a kernel.
 
 use super::asked::TileRequest;
 use super::finding::refuse;

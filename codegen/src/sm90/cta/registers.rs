@@ -1,4 +1,4 @@
-//! Who has how many registers, and what that leaves room for. All of it is measured: other choices spill.
+//! Registers of each role, and the tiles that fit them. All numbers are measured: other choices spill.
 
 use super::wgmma::{MOST_ACCUMULATORS, Mode, PARTIAL_BOX_ROWS, Wgmma};
 

@@ -1,4 +1,4 @@
-//! What the items of a kernel store, and read beside their products: what registers and subtiles depend on.
+//! Results of a kernel's items, and their operands beside products. Registers and subtiles depend on them.
 
 use super::asked::{computes, loops};
 use super::subtiles::{Results, Sums};
@@ -19,8 +19,8 @@ pub(super) fn results(kernel: &Kernel) -> Results {
         announced: false,
         computed: false,
         bytes: false,
-        measured: false,
-        made: None,
+        amax: false,
+        computed_scales: None,
     };
     let mut each = |op: &Op| {
         let through = match &op.kind {
@@ -28,10 +28,10 @@ pub(super) fn results(kernel: &Kernel) -> Results {
                 dst, value, amax, ..
             } => {
                 results.stores += 1;
-                results.measured |= amax.is_some();
+                results.amax |= amax.is_some();
                 let output = !kernel.buffers[dst.buffer.index()].is_scratch();
-                let made = kernel.made_block(dst.buffer).filter(|_| output);
-                results.made = results.made.or(made);
+                let block = kernel.computed_scale_block(dst.buffer).filter(|_| output);
+                results.computed_scales = results.computed_scales.or(block);
                 results.bytes |= kernel.buffers[dst.buffer.index()].dtype.is_fp8();
                 let value = &kernel.values[usize::from(value.0)];
                 results.computed |= !matches!(value, Value::Acc(_));
@@ -77,9 +77,11 @@ pub(super) fn results(kernel: &Kernel) -> Results {
         }
     }
     // Lines of a subtile are of 16-bit elements, unless they are to be whole blocks of bytes.
-    results.widest = results
-        .widest
-        .max(if results.made.is_some() { 1 } else { 2 });
+    results.widest = results.widest.max(if results.computed_scales.is_some() {
+        1
+    } else {
+        2
+    });
     results
 }
 

@@ -5,8 +5,10 @@
 
 use super::asked::{Dot, TileRequest, distinct, moves_and_sums};
 use super::bytes::{registers_beside_codes, whole_lines_of_bytes};
+use super::computed_scales::{
+    bytes_beside_scales, partial_sums, registers_beside_scales, scales_of_rows,
+};
 use super::finding::refuse;
-use super::made::{bytes_beside_scales, partial_sums, registers_beside_scales, scales_of_rows};
 use super::promoted::{has_room_to_promote, promoted_elements, whole_squares};
 use super::registers::{RegisterClass, has_registers};
 use super::shared::{cluster_fits, clusters, shared_alone, some_in_cluster, splits};

@@ -1,5 +1,5 @@
-//! What tiles need of a CTA's shared memory, and what of one leaves together, its subtile: as much as the widest swizzle has
-//! room for, a stage for the stored tiles that it is made of, and a thread's registers for what becomes of it.
+//! Shared memory that tiles need, and the size of a subtile, the part of a tile that is stored at a time. Three things limit it:
+//! the widest swizzle, a stage's room for the stored tiles that it reads, and a thread's registers for its values.
 
 use super::wgmma::{ATOM_ROWS, BLOCK_ROWS, CONSUMERS, Mode, Wgmma};
 use crate::encoding::ScaleBlock;
@@ -54,10 +54,10 @@ pub(super) struct Results {
     pub computed: bool,
     /// True if FP8 is stored: lanes exchange their codes while what is read beside a product is in registers.
     pub bytes: bool,
-    /// True if amaxes are made of what is stored: then it is in registers before its scale, too.
-    pub measured: bool,
-    /// Blocks whose scales are made of what is stored: then a subtile has whole ones.
-    pub made: Option<ScaleBlock>,
+    /// True if stores take an amax: registers then hold each value before its scale, too.
+    pub amax: bool,
+    /// Blocks of results that stores compute scales of: a subtile has whole blocks.
+    pub computed_scales: Option<ScaleBlock>,
 }
 
 /// Place of a sum over ranks, in items that have a product.
@@ -76,7 +76,7 @@ pub(super) const ENOUGH_ROWS: u32 = 24;
 /// Bytes of subtiles of a swapped tile that are written at a time, at most, one for each warpgroup that has some of its own:
 /// of twice that, two leave no room for a third stage.
 const LARGEST: u32 = 32 << 10;
-/// Bytes of the narrowest swizzle's lines: what a subtile of FP8 has columns of, at least.
+/// Bytes of a line of the narrowest swizzle: the least number of columns of a subtile of FP8.
 pub(super) const LINE: u32 = 32;
 /// The most that a tile has on the instruction's N side.
 const MOST_N: u32 = 256;
@@ -86,8 +86,8 @@ pub(super) const VALUES: u32 = 192;
 /// True if a subtile of so many columns has whole lines of FP8, and a thread registers for them and the stored tiles that they are
 /// made of. Measured: of two, 128x256 by 64 columns takes 224 and spills, as 256x96 by 32 does with an amax; of one, 256x128 by
 /// 64 does not.
-pub(super) fn fits_codes(wgmma: Wgmma, columns: u32, inputs: u32, measured: bool) -> bool {
-    let values = wgmma.blocks() * columns / 2 * (1 + u32::from(measured) + inputs);
+pub(super) fn fits_codes(wgmma: Wgmma, columns: u32, inputs: u32, amax: bool) -> bool {
+    let values = wgmma.blocks() * columns / 2 * (1 + u32::from(amax) + inputs);
     columns >= LINE && (inputs < 2 || wgmma.accumulators() + values <= VALUES)
 }
 
@@ -125,7 +125,7 @@ impl Needs {
     /// more than fewer stores. CTAs that split a tile's K store as many of its subtiles each, where a
     /// width allows it, and otherwise narrow ones, which differ least. Where scales are made of a subtile, it has their blocks.
     fn subtile_columns(&self) -> u32 {
-        if let Some(block) = self.results.made {
+        if let Some(block) = self.results.computed_scales {
             return block.columns;
         }
         let widths = match self.wgmma.mode {
@@ -140,13 +140,13 @@ impl Needs {
         let Results {
             inputs,
             bytes,
-            measured,
+            amax,
             ..
         } = self.results;
         let fits = |columns: &u32| {
             self.places(rows * columns) >= inputs
                 && *columns <= self.apart
-                && (!bytes || fits_codes(self.wgmma, *columns, inputs, measured))
+                && (!bytes || fits_codes(self.wgmma, *columns, inputs, amax))
         };
         let widest_of_all = divide.clone().next();
         divide
@@ -164,7 +164,7 @@ impl Needs {
         // A product stored as it is becomes nothing else: a few accumulators at a time are rounded and written. Sums that
         // are exchanged take registers, too: 168x256 by three spills, and more so in subtiles of 56 rows than of 8.
         let as_it_is = !self.results.computed && self.split == 1;
-        let sets = if self.results.measured { 2 } else { 1 };
+        let sets = if self.results.amax { 2 } else { 1 };
         let values = |rows: u32| self.wgmma.accumulators() + sets * blocks * rows / 2;
         let fits = |subtiles: &u32| {
             let each = tile.rows / subtiles;

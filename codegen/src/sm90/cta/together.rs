@@ -1,4 +1,4 @@
-//! Rules about the loops of one kernel: what goes through the same stages, in whose turn.
+//! Rules about the loops of one kernel, which share stages and take turns at them.
 
 use super::asked::{Loop, TileRequest};
 use super::finding::refuse;

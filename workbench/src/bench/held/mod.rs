@@ -1,7 +1,7 @@
 //! Numbers beside results of FP8, on the host: amaxes, and planes of scales, within what the sums may be off.
 
 use crate::cuda::Difference;
-use counterflow_codegen::bounds::{Made, Magnitude};
+use counterflow_codegen::bounds::{ComputedScale, Magnitude};
 use counterflow_codegen::rule::ScaleRule;
 
 /// Bytes as f32 numbers.
@@ -40,7 +40,7 @@ pub(super) fn scales(
     let scales = blocks.iter().enumerate().map(|(at, block)| {
         let (row, line) = (at / lines, at % lines);
         let got = plane.get(line * pitch + row).copied();
-        Made::of(rule, block).share(got.unwrap_or(f32::NAN))
+        ComputedScale::of(rule, block).share(got.unwrap_or(f32::NAN))
     });
     let padding = (0..lines).flat_map(|line| line * pitch + rows..(line + 1) * pitch);
     let padding = padding.map(|at| match plane.get(at) {
@@ -52,7 +52,7 @@ pub(super) fn scales(
 
 /// Loss of the least code of each block, rounded up.
 pub(super) fn least(rule: &ScaleRule, blocks: &[Magnitude]) -> Vec<f32> {
-    let least = |block| Made::of(rule, block).least_code(rule) as f32;
+    let least = |block| ComputedScale::of(rule, block).least_code(rule) as f32;
     blocks.iter().map(|block| least(block).next_up()).collect()
 }
 

@@ -21,7 +21,7 @@ fn misused(kernel: &Kernel, op: &Op) -> Option<Diagnostic> {
     let name = |tensor: TensorId| &kernel.buffers[tensor.index()].name;
     match &op.kind {
         OpKind::Store { dst, mode, .. } => {
-            let added = *mode == StoreMode::Add && kernel.made_of(dst.buffer).is_some();
+            let added = *mode == StoreMode::Add && kernel.computed_scale_of(dst.buffer).is_some();
             let name = name(dst.buffer);
             return added.then(|| {
                 let message =
@@ -47,7 +47,7 @@ fn misused(kernel: &Kernel, op: &Op) -> Option<Diagnostic> {
             .usage
             .computed_scale_of()
             .is_some()
-            || kernel.made_of(*tensor).is_some()
+            || kernel.computed_scale_of(*tensor).is_some()
     };
     let mut used = op.kind.regions().map(|(of, _)| of.buffer);
     let tensor = used.find(made)?;
@@ -95,7 +95,7 @@ fn divides(kernel: &Kernel, partition: PartitionId, op: &Op) -> Option<Diagnosti
     let rule = kernel.rule()?;
     let block = rule.block();
     let tile = if let OpKind::Store { dst, .. } = &op.kind
-        && kernel.made_of(dst.buffer).is_some()
+        && kernel.computed_scale_of(dst.buffer).is_some()
     {
         dst
     } else if let OpKind::Reduce { from, .. } = &op.kind

@@ -1,4 +1,4 @@
-//! Amaxes and made scales of an output: each is taken of the elements that the schedule says, and of every element once.
+//! Amaxes and computed scales of an output: each is taken of the elements that the schedule says, and of every element once.
 
 use super::simulator::{Simulator, Verdict};
 use super::step::Box4;
@@ -10,7 +10,7 @@ use crate::warp::{CONSUMERS, Elements, View};
 
 impl Simulator<'_> {
     /// An amax becomes as large as the elements of a subtile in those rows and columns.
-    pub(super) fn measured(
+    pub(super) fn amax(
         &mut self,
         index: usize,
         tensor: TensorId,
@@ -20,7 +20,7 @@ impl Simulator<'_> {
         self.is_there(index, elements, part)?;
         let fragment = &self.agents[index].fragment;
         let wrong = |what: &str| Err(Box::new(trace::wrong(self, index, what)));
-        if !self.is_what_is_measured(tensor, fragment, elements) {
+        if !self.is_what_the_amax_is_of(tensor, fragment, elements) {
             return wrong("the schedule measures another value");
         }
         let buffer = &self.case.pipeline.kernel.buffers[tensor.index()];
@@ -65,11 +65,11 @@ impl Simulator<'_> {
             _ => self.agents[index].runner,
         };
         let key = (tensor, who.rank, who.launch, share);
-        let mut known = self.measured.get(&key).into_iter().flatten();
+        let mut known = self.amaxes.get(&key).into_iter().flatten();
         if known.any(|known| known.overlaps(&there)) {
             return wrong("some of its elements have been measured");
         }
-        self.measured.entry(key).or_default().push(there);
+        self.amaxes.entry(key).or_default().push(there);
         Ok(())
     }
 
@@ -83,7 +83,7 @@ impl Simulator<'_> {
     }
 
     /// A rank's amax, or its scales, were made of all of its output: by all groups that share subtiles.
-    pub(super) fn measured_all(
+    pub(super) fn amax_of_all(
         &self,
         (tensor, of): (TensorId, TensorId),
         (rank, launch): (u32, u32),
@@ -94,7 +94,7 @@ impl Simulator<'_> {
         let all = rows * u64::from(geometry.size(buffers[of.index()].columns));
         let length = |side: (u32, u32)| u64::from(side.1 - side.0);
         for share in 0..self.sharing() {
-            let boxes = self.measured.get(&(tensor, rank, launch, share));
+            let boxes = self.amaxes.get(&(tensor, rank, launch, share));
             let boxes = boxes.into_iter().flatten();
             let areas = boxes.map(|at| length(at.rows) * length(at.columns));
             let measured: u64 = areas.sum();

@@ -7,12 +7,12 @@ use crate::program::{Loc, TensorId};
 use crate::value::{Binary, Value};
 
 /// Rule about amaxes, as reports say it.
-const MEASURED: &str = "every store of an output that has an amax measures it";
+const MEASURES: &str = "every store of an output that has an amax measures it";
 
 impl Coverage<'_, '_> {
     /// Finding in an amax. Every element of an output is written once, and the store that writes it measures it:
     /// where as many are measured as there are, all are.
-    pub(super) fn unmeasured(&self) -> Option<Diagnostic> {
+    pub(super) fn wrong_amax(&self) -> Option<Diagnostic> {
         let (kernel, geometry) = (self.facts.kernel, &self.facts.plan.geometry);
         for (buffer, id) in kernel.buffers.iter().zip(0..) {
             let Some(of) = buffer.usage.amax_of() else {
@@ -25,14 +25,14 @@ impl Coverage<'_, '_> {
             for rank in 0..geometry.world {
                 let rows = u64::from(geometry.held(output, rank).len());
                 let all = rows * u64::from(geometry.size(output.columns));
-                let measured = self.measured.get(&(id, rank as u16)).copied();
+                let measured = self.amaxes.get(&(id, rank as u16)).copied();
                 let measured = measured.unwrap_or_default();
                 if measured != all {
                     let message = format!(
                         "{} on rank {rank} is of {measured} of {all} elements of {}",
                         buffer.name, output.name
                     );
-                    return Some(Diagnostic::new(Rule::Coverage, None, message).hint(MEASURED));
+                    return Some(Diagnostic::new(Rule::Coverage, None, message).hint(MEASURES));
                 }
             }
         }
@@ -68,7 +68,7 @@ fn misused(kernel: &Kernel, (amax, of): (TensorId, TensorId)) -> Option<Diagnost
             let scaled = |it: &Value| matches!(it, Value::Binary(Binary::Mul, a, b) if **a == *measured && is_scale(kernel, b, of));
             if *to == amax && (dst.buffer != of || !scaled(value)) {
                 let what = "is made of something else than what its output gets, before the scale";
-                found.get_or_insert((at, Rule::Coverage, [what, MEASURED]));
+                found.get_or_insert((at, Rule::Coverage, [what, MEASURES]));
             }
         });
     }

@@ -1,7 +1,7 @@
 //! Scales that warps make of what they store: of whole blocks of complete products, multiplied into the subtile that is stored, and
 //! written once each.
 
-use super::held::Made;
+use super::held::ComputedScales;
 use super::simulator::{Simulator, Verdict};
 use super::step::{Area, Box4, Scales};
 use super::trace;
@@ -36,8 +36,10 @@ impl Simulator<'_> {
     ) -> Verdict {
         self.is_there(index, elements, part)?;
         let fragment = &mut self.agents[index].fragment;
-        fragment.made.retain(|made| made.elements != elements);
-        fragment.made.push(Made {
+        fragment
+            .computed_scales
+            .retain(|made| made.elements != elements);
+        fragment.computed_scales.push(ComputedScales {
             elements,
             part,
             columns,
@@ -54,7 +56,7 @@ impl Simulator<'_> {
         part: u32,
     ) -> Result<(u32, u32), Box<Diagnostic>> {
         let fragment = &self.agents[index].fragment;
-        let mut made = fragment.made.iter();
+        let mut made = fragment.computed_scales.iter();
         let made = made.find(|made| (made.elements, made.part) == (elements, part));
         match made.filter(|made| made.products == fragment.products) {
             Some(made) => Ok(made.columns),
@@ -67,7 +69,7 @@ impl Simulator<'_> {
 
     /// Reason that a tensor does not get a subtile that is multiplied by scales, or one that is not.
     pub(super) fn unlike_scales(&self, tensor: TensorId, scaled: bool) -> Option<&'static str> {
-        let made = self.case.pipeline.kernel.made_of(tensor);
+        let made = self.case.pipeline.kernel.computed_scale_of(tensor);
         match (made.is_some(), scaled) {
             (true, false) => Some("it is not multiplied by its scales"),
             (false, true) => Some("it is multiplied by scales that the tensor does not have"),
@@ -147,7 +149,7 @@ impl Simulator<'_> {
         let Some(from) = self.stored_subtile(agent.cta, subtile) else {
             return Ok(());
         };
-        let plane = self.case.pipeline.kernel.made_of(from.tensor);
+        let plane = self.case.pipeline.kernel.computed_scale_of(from.tensor);
         let of_tile = agent.fragment.of_tile.filter(|_| scaled);
         let (plane, of_tile) = match (plane, scaled, of_tile) {
             (None, false, _) => return Ok(()),

@@ -15,13 +15,13 @@ fn made(tile: (u32, u32), ping_pong: bool) -> Variant {
 }
 
 #[test]
-fn scales_that_are_made_pass_the_sass_checks() {
+fn computed_scales_pass_the_sass_checks() {
     all_pass(&[(schedules::gemm(), made((128, 256), false))]);
 }
 
 #[test]
 #[ignore = "minutes of compiling: `.ci/run` runs it"]
-fn scales_that_are_made_pass_the_sass_checks_in_every_tile() {
+fn computed_scales_pass_the_sass_checks_in_every_tile() {
     let kinds = [
         ((128, 256), false),
         ((128, 128), false),

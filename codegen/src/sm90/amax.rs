@@ -8,7 +8,7 @@ use crate::warp::{Elements, Expr, FragmentOp, Node};
 
 impl Walk<'_, '_> {
     /// Makes the amax of a store as large as these elements of a subtile, where the store is done.
-    pub(super) fn measure(&mut self, leaf: &Leaf<'_>, elements: Elements, var: Var) -> Vec<Node> {
+    pub(super) fn amax(&mut self, leaf: &Leaf<'_>, elements: Elements, var: Var) -> Vec<Node> {
         let OpKind::Store {
             amax: Some(amax), ..
         } = &leaf.op.kind

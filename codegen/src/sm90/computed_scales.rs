@@ -31,17 +31,20 @@ impl Walk<'_, '_> {
     fn block_of(&self, column: Expr) -> Expr {
         match self.subtiles_of_block() {
             1 => column,
-            _ => column / Expr::Const(self.made_columns()) * Expr::Const(self.made_columns()),
+            _ => {
+                column / Expr::Const(self.computed_scale_columns())
+                    * Expr::Const(self.computed_scale_columns())
+            }
         }
     }
 
     /// Number of subtiles of a block.
     fn subtiles_of_block(&self) -> u32 {
-        (self.made_columns() / self.tiling().subtile().columns).max(1)
+        (self.computed_scale_columns() / self.tiling().subtile().columns).max(1)
     }
 
     /// Columns of a block whose scale is made; 0 where none is.
-    fn made_columns(&self) -> u32 {
+    fn computed_scale_columns(&self) -> u32 {
         let rule = self.b.kernel.rule();
         rule.map_or(0, |rule| rule.block().columns)
     }
@@ -99,7 +102,7 @@ impl Walk<'_, '_> {
 
     /// Reads the scales of a sum's term, that of the slot `from`, if it has some: once its first subtile is there.
     pub(super) fn read_tile_scales(&mut self, from: &Region) -> Option<Vec<Node>> {
-        let tensor = self.b.kernel.made_of(from.buffer)?;
+        let tensor = self.b.kernel.computed_scale_of(from.buffer)?;
         let (_, var) = side(from)?;
         let (partition, shard, row, column) = self.item(var)?;
         let end = |side: Side| self.span(partition, side, shard.as_ref());
@@ -153,5 +156,5 @@ pub(super) fn plane(kernel: &Kernel, leaf: &Leaf<'_>) -> Option<TensorId> {
     let OpKind::Store { dst, .. } = &leaf.op.kind else {
         return None;
     };
-    kernel.made_of(dst.buffer)
+    kernel.computed_scale_of(dst.buffer)
 }

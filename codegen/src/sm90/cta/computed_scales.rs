@@ -1,4 +1,4 @@
-//! What tiles must be whose items make scales of blocks of what they store.
+//! Limits on tiles of items that compute scales of blocks of their results.
 
 use super::asked::TileRequest;
 use super::finding::refuse;
@@ -18,7 +18,7 @@ fn block(asked: &TileRequest<'_>) -> Option<ScaleBlock> {
 
 /// The lanes of a quad have a row of a block: where a tile is swapped, its columns are on the side that warps divide.
 pub(super) fn scales_of_rows(asked: &TileRequest<'_>, tiling: &Tiling) -> Option<Diagnostic> {
-    let at = asked.item.made.filter(|_| tiling.swap_ab())?;
+    let at = asked.item.computed_scales.filter(|_| tiling.swap_ab())?;
     let message = format!("scales that are made in {}", asked.tiles());
     let hint = NOT_SWAPPED;
     Some(refuse(at, message, hint))
@@ -65,7 +65,10 @@ pub(super) fn partial_sums(asked: &TileRequest<'_>, tiling: &Tiling) -> Option<D
 
 /// A subtile is a line of the widest swizzle: whole blocks of bytes, and no whole ones of wider elements.
 pub(super) fn bytes_beside_scales(asked: &TileRequest<'_>, tiling: &Tiling) -> Option<Diagnostic> {
-    let block = asked.results.made.filter(|_| !tiling.swap_ab())?;
+    let block = asked
+        .results
+        .computed_scales
+        .filter(|_| !tiling.swap_ab())?;
     let buffer = |tensor: TensorId| &asked.kernel.buffers[tensor.index()];
     let mut tensors = asked.item.tensors.iter();
     let (tensor, at) = tensors.find(|(tensor, _)| {
@@ -83,7 +86,10 @@ pub(super) fn bytes_beside_scales(asked: &TileRequest<'_>, tiling: &Tiling) -> O
 
 /// Refuses subtiles whose result in registers beside the accumulators is more than a product.
 pub(super) fn registers_beside_scales(asked: &TileRequest<'_>, _: &Tiling) -> Option<Diagnostic> {
-    let at = asked.item.made.filter(|_| asked.results.computed)?;
+    let at = asked
+        .item
+        .computed_scales
+        .filter(|_| asked.results.computed)?;
     let wgmma = asked.wgmma;
     let columns = block(asked)?.columns;
     let values = wgmma.accumulators() + wgmma.blocks() * columns / 2;

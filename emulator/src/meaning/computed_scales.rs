@@ -2,7 +2,7 @@
 
 use crate::known::Known;
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::encoding::bounds::{Made, Magnitude, of_codes};
+use counterflow_codegen::encoding::bounds::{ComputedScale, Magnitude, of_codes};
 use counterflow_codegen::encoding::rule::ScaleRule;
 
 /// The rows of an item, the columns of each block multiplied by their scale, and the scales: a line for each block of columns.
@@ -14,9 +14,9 @@ pub(super) fn scaled(rule: &ScaleRule, known: &Known) -> (Known, Known) {
     for row in 0..rows {
         for (line, first) in (0..columns).step_by(block).enumerate() {
             let part = || (first..(first + block).min(columns)).map(|column| (row, column));
-            let made = made(rule, known, part());
-            (scales.value[(line, row)], scales.off[(line, row)]) = made.stored;
-            let (by, by_off) = made.multiplier;
+            let scale = computed_scale(rule, known, part());
+            (scales.value[(line, row)], scales.off[(line, row)]) = scale.stored;
+            let (by, by_off) = scale.multiplier;
             for at in part() {
                 let (value, off) = (known.value[at] * by, known.off[at]);
                 let off = off * (by + by_off) + known.value[at].abs() * by_off;
@@ -36,7 +36,7 @@ pub(super) fn decoded(rule: &ScaleRule, known: &Known) -> Known {
     for row in 0..rows {
         for first in (0..columns).step_by(block) {
             let part = || (first..(first + block).min(columns)).map(|column| (row, column));
-            let least = made(rule, known, part()).least_code(rule);
+            let least = computed_scale(rule, known, part()).least_code(rule);
             for at in part() {
                 let off = known.off[at];
                 let most = known.value[at].abs() + off;
@@ -48,7 +48,11 @@ pub(super) fn decoded(rule: &ScaleRule, known: &Known) -> Known {
 }
 
 /// The scale of some numbers of an item.
-fn made(rule: &ScaleRule, known: &Known, part: impl Iterator<Item = (usize, usize)>) -> Made {
+fn computed_scale(
+    rule: &ScaleRule,
+    known: &Known,
+    part: impl Iterator<Item = (usize, usize)>,
+) -> ComputedScale {
     let numbers = part.map(|at| (known.value[at], known.off[at]));
-    Made::of(rule, &Magnitude::of(numbers, rule.keeps_nan()))
+    ComputedScale::of(rule, &Magnitude::of(numbers, rule.keeps_nan()))
 }

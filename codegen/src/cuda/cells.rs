@@ -1,0 +1,121 @@
+//! A function for each counter whose cells lie in a grid of several sides: the number of a cell.
+
+use super::{Text, params};
+use crate::kernel::DimId;
+use crate::program::{CounterId, PartitionId};
+use crate::warp::cells::{self, CellSide};
+use crate::warp::{CellNumber, Expr, Field, OrderId, Spelling, counter_name, number};
+use std::collections::BTreeSet;
+
+impl Text<'_> {
+    /// The function that numbers a counter's cells.
+    pub(super) fn cell_function(&self, counter: CounterId) -> String {
+        format!("cell_of_{}", counter_name(&self.pipeline.kernel, counter))
+    }
+
+    /// The functions that the text calls, from the sides of the counters' axes.
+    pub(super) fn cell_functions(&mut self) {
+        let mut called = BTreeSet::new();
+        self.pipeline.visit_exprs(|expr| {
+            if let Expr::Cell(cell) = expr {
+                called.insert(cell.counter);
+            }
+        });
+        for counter in called {
+            self.numbering(counter);
+        }
+    }
+
+    fn numbering(&mut self, counter: CounterId) {
+        let pipeline = self.pipeline;
+        let kernel = &pipeline.kernel;
+        let tiled = cells::tiled(kernel, pipeline.cta.tilings(), counter);
+        let mut taken = Taken::default();
+        let given: Vec<(PartitionId, String)> = tiled
+            .into_iter()
+            .map(|of| (of, taken.name("tiles_n")))
+            .collect();
+        let columns = |of: PartitionId| {
+            let given = given.iter().find(|(known, _)| *known == of);
+            given.map_or_else(|| cells::columns(kernel, of), |(_, name)| Expr::var(name))
+        };
+        let dims = kernel.counters[counter.index()].dims.iter();
+        let axes: Vec<Vec<CellSide>> = dims
+            .map(|dim| cells::sides(kernel, *dim, columns))
+            .collect();
+        let mut sides = Vec::new();
+        let indices: Vec<Vec<Expr>> = axes
+            .iter()
+            .map(|axis| {
+                let indices = axis.iter().map(|side| {
+                    let name = taken.name(side.name);
+                    sides.push(format!(
+                        "[{name}: {}]",
+                        number(&side.size, &InFunction(self))
+                    ));
+                    Expr::var(name)
+                });
+                indices.collect()
+            })
+            .collect();
+        let cell = number(&cells::number(&axes, &indices), &InFunction(self));
+        let name = &kernel.counters[counter.index()].name;
+        self.line(format!("// A cell's number in {name}{}.", sides.concat()));
+        let parameters: Vec<String> = taken.0.iter().map(|name| format!("u32 {name}")).collect();
+        let head = format!(
+            "__device__ __forceinline__ u32 {}(const Plan& plan, {})",
+            self.cell_function(counter),
+            parameters.join(", ")
+        );
+        self.block(head, |text| text.line(format!("return {cell};")));
+        self.line("");
+    }
+}
+
+/// Names of a function's parameters so far, in order.
+#[derive(Default)]
+struct Taken(Vec<String>);
+
+impl Taken {
+    fn name(&mut self, name: &str) -> String {
+        let mut free = name.to_string();
+        while self.0.contains(&free) {
+            free.push('_');
+        }
+        self.0.push(free.clone());
+        free
+    }
+}
+
+/// Numbers where only the plan is in scope.
+struct InFunction<'a>(&'a Text<'a>);
+
+impl Spelling for InFunction<'_> {
+    fn field(&self, field: Field) -> String {
+        format!("plan.{}", params::name(self.0.pipeline, field))
+    }
+
+    fn rows_of(&self, dim: DimId, shard: &str) -> String {
+        self.0.rows_of(dim, shard)
+    }
+
+    fn ordered(&self, order: OrderId, step: &str) -> String {
+        self.0.ordered(order, step)
+    }
+
+    fn block(&self) -> &'static str {
+        Spelling::block(self.0)
+    }
+
+    fn blocks(&self) -> &'static str {
+        Spelling::blocks(self.0)
+    }
+
+    fn within(&self) -> &'static str {
+        self.0.within()
+    }
+
+    fn cell(&self, cell: &CellNumber) -> Option<String> {
+        self.0.cell(cell)
+    }
+}
