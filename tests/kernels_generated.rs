@@ -200,7 +200,7 @@ fn every_schedule_of_the_library_has_a_pipeline_in_both_types_and_tiles() {
         types.flat_map(move |dtype| tiles.map(|tile| (schedule, dtype, tile)))
     });
     // A sample has three or four of each schedule's ten, each type and each tile.
-    for (schedule, dtype, tile) in wide::sampled(cases, 3) {
+    for (schedule, dtype, tile) in wide::sampled(cases, 5) {
         let program = schedule();
         let tile = halves::tile(&program, tile);
         let pipeline = pipeline(&program, dtype, tile, Nt, &NONE);

@@ -148,6 +148,9 @@ fn train(world: &Communicator, options: &Options) -> Result<(), Error> {
         let members = members(&mut (own..ranks).step_by(tp as usize));
         say(&format!("|-- Created data-parallel group: {members}"));
     }
+    if options.nccl {
+        nccl::may_be_loaded(&group, options.nccl_sms)?;
+    }
     let (batch, hidden) = (options.batch_size, options.hidden);
     let rows = options.seq_length * batch;
     let config = options.config.as_deref().map(Config::load).transpose()?;

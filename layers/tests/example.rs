@@ -42,10 +42,13 @@ fn text(of: &[u8]) -> String {
     String::from_utf8_lossy(of).into_owned()
 }
 
+fn is_wide() -> bool {
+    std::env::var_os("WIDE").is_some()
+}
+
 /// All with `WIDE=1`, else the first.
 fn some<const N: usize>(all: [&'static str; N]) -> impl Iterator<Item = &'static str> {
-    let wide = std::env::var_os("WIDE").is_some();
-    all.into_iter().take(if wide { N } else { 1 })
+    all.into_iter().take(if is_wide() { N } else { 1 })
 }
 
 /// Each batch is another one, so the loss falls in the mean of two.
@@ -161,11 +164,15 @@ fn two_replicas_learn_together() {
     assert!(falls(&fell), "{fell:?}");
 }
 
-/// As torchrun starts them: a process for each rank, two replicas of two ranks.
+/// As torchrun starts them: a process for each rank, two replicas of two ranks; or without `WIDE=1` two ranks, since each process
+/// chooses its ops by itself.
 #[test]
 fn processes_learn_what_threads_do() {
-    let small = "--num-replicas 2 --iters 2 --seq-length 6 --hidden 32 --num-heads 4 --head-dim 8 --layer-type LayerNormMLP";
-    let threads = run(&format!("--ranks 4 {small}"));
+    let (world, replicas) = if is_wide() { (4, 2) } else { (2, 1) };
+    let small = format!(
+        "--num-replicas {replicas} --iters 2 --seq-length 6 --hidden 32 --num-heads 4 --head-dim 8 --layer-type LayerNormMLP"
+    );
+    let threads = run(&format!("--ranks {world} {small}"));
     assert!(threads.status.success(), "{}", text(&threads.stderr));
     let job = format!("the example of layers of {}", std::process::id());
     // One that is free now, of those that the system gives.
@@ -173,12 +180,12 @@ fn processes_learn_what_threads_do() {
     let port = listener.local_addr().expect("its address").port();
     drop(listener);
     let start = |rank: u32| {
-        let mut command = command_of("layer", small);
+        let mut command = command_of("layer", &small);
         for name in ["RANK", "LOCAL_RANK"] {
             command.env(name, rank.to_string());
         }
         for name in ["WORLD_SIZE", "LOCAL_WORLD_SIZE"] {
-            command.env(name, "4");
+            command.env(name, world.to_string());
         }
         command
             .env("MASTER_ADDR", "127.0.0.1")
@@ -190,7 +197,7 @@ fn processes_learn_what_threads_do() {
             .spawn()
             .expect("started")
     };
-    let ranks: Vec<_> = (0..4).map(start).collect();
+    let ranks: Vec<_> = (0..world).map(start).collect();
     let mut said = String::new();
     for rank in ranks {
         let done = rank.wait_with_output().expect("ended");
@@ -360,7 +367,10 @@ fn what_is_not_there_is_refused() {
 #[test]
 fn layers_are_compared_and_timed() {
     let file = std::env::temp_dir().join(format!("layer_times_{}.json", std::process::id()));
-    let only = "bf16.16.none.qkvproj,bf16.16.p2p.qkvproj,fp8bl.16.auto.swiglu";
+    let only = match is_wide() {
+        true => "bf16.16.none.qkvproj,bf16.16.p2p.qkvproj,fp8bl.16.auto.swiglu",
+        false => "bf16.16.none.qkvproj,fp8bl.16.auto.swiglu",
+    };
     let arguments = format!(
         "--emulated --samples 3 --warm 0 --only {only} --json {}",
         file.display()

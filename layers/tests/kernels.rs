@@ -57,7 +57,7 @@ fn the_schedules_of_layers_compile_well() {
         (name, compiled, expected::instructions(&pipeline))
     });
     let cubins: Vec<&[u8]> = made.iter().map(|(_, made, _)| made.cubin()).collect();
-    let Some(instructions) = nvidia::sass_of_all(&cubins) else {
+    let Some(instructions) = nvidia::kept_sass_of_all(&cubins) else {
         return;
     };
     for ((name, compiled, expected), sass) in made.iter().zip(instructions) {
@@ -135,11 +135,15 @@ fn emulated_ranks_fill_the_cache_for_gpus() {
     example.pop();
     example.pop();
     example.push("examples/layer");
+    // Each kernel is compiled anew here. Those of a whole layer are more than twice as many as its MLP's.
+    let whole = std::env::var_os("WIDE").is_some();
     let run = |fill: &str, without_compiler: bool| -> Output {
         let mut command = Command::new(&example);
-        command.args(
-            "--ranks 2 --iters 1 --seq-length 8 --hidden 32 --num-heads 4 --head-dim 16".split(' '),
-        );
+        let small = "--ranks 2 --iters 1 --seq-length 8 --hidden 32 --num-heads 4 --head-dim 16";
+        command.args(small.split(' '));
+        if !whole {
+            command.args(["--layer-type", "LayerNormMLP"]);
+        }
         command
             .env("CUDA_VISIBLE_DEVICES", "")
             .env("COUNTERFLOW_CACHE", &cache);
@@ -163,7 +167,8 @@ fn emulated_ranks_fill_the_cache_for_gpus() {
     assert!(done.status.success(), "{}", said(&done));
     let filled = kernels();
     // Products, what moves rows, and side kernels.
-    assert!(filled.len() > 15, "{filled:?}");
+    let least = if whole { 16 } else { 6 };
+    assert!(filled.len() >= least, "{filled:?}");
     let done = run("2", true);
     assert!(done.status.success(), "sealed: {}", said(&done));
     assert_eq!(kernels().len(), filled.len());

@@ -52,10 +52,10 @@ fn scale_at(q: &twin::Quantised, row: usize, column: usize) -> f32 {
     q.scales[at]
 }
 
-/// So many matrices are drawn, or a sixth of them without `WIDE=1`.
+/// So many matrices are drawn, or a sixteenth of them without `WIDE=1`.
 fn drawn() -> ProptestConfig {
     let wide = std::env::var_os("WIDE").is_some();
-    ProptestConfig::with_cases(if wide { 256 } else { 40 })
+    ProptestConfig::with_cases(if wide { 256 } else { 16 })
 }
 
 proptest! {

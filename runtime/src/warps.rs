@@ -9,7 +9,7 @@ use counterflow_codegen::warp::Pipeline;
 use std::sync::{Mutex, PoisonError};
 
 /// Kernels that are kept. One takes about 100 KiB.
-const KEPT: usize = 128;
+const KEPT: usize = 256;
 
 type Verdict = Result<Checked<Pipeline>, Diagnostics>;
 

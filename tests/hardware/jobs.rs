@@ -40,7 +40,10 @@ pub fn schedules(rank: &Communicator) -> Result<String, Error> {
     let shapes = rows.iter().map(|m| Shape::new(*m, n, k).up_to(rows[0]));
     let shapes: Vec<Shape> = shapes.collect();
     let mut launches = 0;
-    for (number, schedule) in (0..).zip(SCHEDULES) {
+    // Each process proves what it launches.
+    let all = (0..).zip(SCHEDULES).step_by(if few { 4 } else { 1 });
+    let count = all.clone().count();
+    for (number, schedule) in all {
         let program = schedule();
         for kind in kinds {
             let variant = variant_of(&program, rank.world(), *kind);
@@ -60,8 +63,7 @@ pub fn schedules(rank: &Communicator) -> Result<String, Error> {
         }
     }
     rank.barrier()?;
-    let all = SCHEDULES.len();
-    Ok(format!("{all} schedules, {launches} launches right"))
+    Ok(format!("{count} schedules, {launches} launches right"))
 }
 
 /// A graph of both layers of tensor parallelism, replayed without a wait between, and compared now and then.
@@ -146,7 +148,7 @@ fn replays_of_processes_are_right() {
 
 #[test]
 fn launches_of_processes_with_another_m_each_are_right() {
-    in_worlds("soak", &[2, 4], 4);
+    in_worlds("soak", &[2, 4], 2);
 }
 
 /// The longest that a soak may take.

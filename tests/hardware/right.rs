@@ -517,7 +517,15 @@ fn emulated(schedule: Schedule) {
     let kinds: [&[Kind]; 2] = if wide() {
         [&KINDS, &NN]
     } else {
-        [&JITTERED, &NN[..1]]
+        // Both types, and both layouts where there are two.
+        [
+            if has_nn(schedule) {
+                &JITTERED[..1]
+            } else {
+                &JITTERED
+            },
+            &NN[1..],
+        ]
     };
     let kinds = kinds.into_iter().take(if has_nn(schedule) { 2 } else { 1 });
     for kinds in kinds {

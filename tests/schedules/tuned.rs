@@ -1,6 +1,7 @@
 //! The variant for a shape: what was measured nearby, else what the model likes best.
 
 use crate::measured::{PRODUCTS, runs};
+use crate::wide::{sampled, wide};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::program::Setting;
 use counterflow::codegen::{model, verify};
@@ -268,7 +269,7 @@ fn the_ranking_is_that_of_all_predictions_to_a_hundredth() {
         (schedules::linear_gelu(), vec![[1000, 3000, 520]]),
     ] {
         let kernels = kernels(&program);
-        for [m, n, k] in sizes {
+        for [m, n, k] in sampled(sizes, 2) {
             let shape = Shape::new(m, n, k);
             let plans = kernels.iter().enumerate().filter_map(|(which, kernel)| {
                 let plan = verify::plan(kernel, &shape, &machine).ok()?;
@@ -294,7 +295,7 @@ fn no_plan_is_faster_than_the_least_of_its_kernel() {
         let program = schedule();
         for world in [1, 3] {
             let all = tuned::combinations(&program, &Variant::new(world), &BTreeMap::new());
-            for variant in all.iter().step_by(5) {
+            for variant in sampled(all.iter().step_by(5), 3) {
                 let Ok(kernel) = lower(&program, variant).and_then(verify::kernel) else {
                     continue;
                 };
@@ -320,7 +321,7 @@ fn no_plan_is_faster_than_the_least_of_its_kernel() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if wide() { 24 } else { 8 }, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Whatever the model says of it, what won there is taken; and what the user settles stays.
     #[test]

@@ -111,6 +111,35 @@ fn missing(why: &str) -> Error {
     }
 }
 
+/// Whether NCCL may be loaded for these ranks, with so many CTAs: for whoever asks before a model is built.
+///
+/// # Errors
+/// [`Error::Usage`] unless every variable that keeps libraries off multicast is set, on emulated ranks, without CTAs, and with a variable
+/// that gives NCCL more.
+pub fn may_be_loaded(group: &Communicator, most_ctas: u32) -> Result<(), Error> {
+    // NCCL may bring others with it: all are forbidden multicast, before anything is loaded.
+    multicast::must_be_off("NCCL with all that it loads")?;
+    if !(1..=32).contains(&most_ctas) {
+        return Err(Error::Usage {
+            what: format!("{most_ctas} SMs for NCCL"),
+            legal: "give --nccl-sms from 1 to 32".into(),
+        });
+    }
+    if let Some(set) = CTAS.iter().find(|name| std::env::var_os(name).is_some()) {
+        return Err(Error::Usage {
+            what: format!("{set}, which NCCL takes before --nccl-sms"),
+            legal: format!("unset {set}: both sides must leave each other SMs"),
+        });
+    }
+    if group.gpu().is_emulated() {
+        return Err(Error::Usage {
+            what: "--nccl on emulated ranks".into(),
+            legal: "leave it out: without it the library's own sums average".into(),
+        });
+    }
+    Ok(())
+}
+
 impl<'w> Replicas<'w> {
     /// Over the ranks of `data`, for tensors of `group`, with so many CTAs at most. Collective: every rank of both makes its own.
     ///
@@ -118,34 +147,14 @@ impl<'w> Replicas<'w> {
     /// sum waits for a replica, whose kernel waits for a rank of its group, which waits for the SMs of a sum.
     ///
     /// # Errors
-    /// [`Error::Usage`] unless every variable that keeps libraries off multicast is set, on emulated ranks, without CTAs, and with a
-    /// variable that gives NCCL more; [`Error::Toolkit`] without NCCL; what it refuses; as [`Sums::end`].
+    /// As [`may_be_loaded`]; [`Error::Toolkit`] without NCCL; what it refuses; as [`Sums::end`].
     pub fn new(
         world: &'w Communicator,
         data: &Communicator,
         group: &Arc<Communicator>,
         most_ctas: u32,
     ) -> Result<Replicas<'w>, Error> {
-        // NCCL may bring others with it: all are forbidden multicast, before anything is loaded.
-        multicast::must_be_off("NCCL with all that it loads")?;
-        if !(1..=32).contains(&most_ctas) {
-            return Err(Error::Usage {
-                what: format!("{most_ctas} SMs for NCCL"),
-                legal: "give --nccl-sms from 1 to 32".into(),
-            });
-        }
-        if let Some(set) = CTAS.iter().find(|name| std::env::var_os(name).is_some()) {
-            return Err(Error::Usage {
-                what: format!("{set}, which NCCL takes before --nccl-sms"),
-                legal: format!("unset {set}: both sides must leave each other SMs"),
-            });
-        }
-        if group.gpu().is_emulated() {
-            return Err(Error::Usage {
-                what: "--nccl on emulated ranks".into(),
-                legal: "leave it out: without it the library's own sums average".into(),
-            });
-        }
+        may_be_loaded(group, most_ctas)?;
         if !jit::preload(FILE)? {
             return Err(missing(FILE));
         }

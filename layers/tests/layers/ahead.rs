@@ -85,7 +85,10 @@ fn no_step_of_layers_builds_or_loads_anything() {
             (true, false, true),
             (true, true, false),
         ];
-        // Without `WIDE` each recipe has some flags, in turn.
+        // Without `WIDE` each second recipe has some flags, in turn; a linear layer has all.
+        if !is_wide() && nth % 2 == 1 {
+            continue;
+        }
         let some = all.into_iter().enumerate();
         let some = some.filter(|(at, _)| is_wide() || *at == (nth + 2) % all.len());
         for (_, (on, rs_dgrad, again)) in some {
@@ -140,9 +143,9 @@ fn no_step_of_a_linear_layer_builds_or_loads_anything() {
     let recipes = recipes();
     for (nth, fp8) in recipes.into_iter().enumerate() {
         for parallel in [Parallel::Column, Parallel::Row] {
-            // Without `WIDE` each case has one recipe, in turn.
+            // Without `WIDE` a third of the cases has one recipe each, in turn.
             let all = cases::of(parallel).into_iter().enumerate();
-            let all = all.filter(|(at, _)| is_wide() || at % recipes.len() == nth);
+            let all = all.filter(|(at, _)| is_wide() || at % (3 * recipes.len()) == 3 * nth);
             // Scales of blocks do not allow it.
             let kept = |layer: &LinearConfig| layer.keep_gathered;
             let blocks = fp8.is_some_and(|fp8| fp8 == Float8BlockScaling::default().into());

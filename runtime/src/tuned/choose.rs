@@ -2,12 +2,11 @@
 //! favourite.
 
 use super::choices::{combinations, moves};
-use super::rank::{Ranking, predicted};
+use super::rank::{Ranking, lowered, predicted};
 use super::table::{Key, Tuned, Winner};
 use crate::error::Error;
 use crate::warps::warps;
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::lower;
 use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{PartitionId, Program};
@@ -105,8 +104,12 @@ pub(crate) fn select_of(
         Some((winner, variant, kernel, plan))
     });
     let won: Vec<_> = won.collect();
+    // It was planned for the world that was seen.
     let proven = |variant: &Variant| {
-        let (kernel, _) = planned(program, variant, shape, machine)?;
+        let kernel = lowered(program, variant)?;
+        if world != base.world {
+            verify::plan(&kernel, shape, machine)?;
+        }
         warps(&kernel)?;
         Ok::<_, Error>(())
     };
@@ -120,13 +123,15 @@ pub(crate) fn select_of(
     }
     let (mut meaningless, mut unfit) = (None, None);
     let mut variants = Vec::new();
-    let mut kernels = Vec::new();
+    let mut ranking = Ranking::of_variants(program, shape, machine);
+    // Each kernel goes before the next one comes: thousands at a time are memory that no cache holds.
     for variant in combinations(program, base, &BTreeMap::new()) {
-        match lowered(program, &seen(&variant)) {
+        let seen = seen(&variant);
+        match lowered(program, &seen) {
             Ok(kernel) => match admits(&kernel) {
                 Ok(()) => {
+                    ranking.add_variant(seen, &kernel);
                     variants.push(variant);
-                    kernels.push(kernel);
                 }
                 Err(error) => _ = unfit.get_or_insert(error),
             },
@@ -136,7 +141,6 @@ pub(crate) fn select_of(
         }
     }
     let mut refused = None;
-    let mut ranking = Ranking::new(&kernels, shape, machine);
     let favourite = ranking.next();
     if let Some(favourite) = &favourite {
         for (_, variant, kernel, plan) in &won {
@@ -203,11 +207,6 @@ fn measured_there(winner: &Winner, kernel: &Kernel, shape: &Shape) -> bool {
         Some(grids.collect::<Vec<_>>())
     };
     (winner.n, winner.k) == (shape.n, shape.k) && items(&then) == items(shape)
-}
-
-/// A variant up to the checked kernel.
-fn lowered(program: &Program, variant: &Variant) -> Result<Checked<Kernel>, Error> {
-    Ok(verify::kernel(lower::lower(program, variant)?)?)
 }
 
 /// A variant up to the checked plan.

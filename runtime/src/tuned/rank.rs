@@ -2,10 +2,13 @@
 
 use crate::error::Error;
 use counterflow_codegen::kernel::{Block, Kernel, Role};
+use counterflow_codegen::lower::lower;
 use counterflow_codegen::machine::Machine;
 use counterflow_codegen::order::TileOrder;
 use counterflow_codegen::plan::{Grid, Plan};
+use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
+use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
 use counterflow_timeline::model;
 use std::cmp::Reverse;
@@ -115,7 +118,7 @@ pub struct Ranked {
 /// ```
 #[derive(Debug)]
 pub struct Ranking<'a> {
-    kernels: Vec<&'a Checked<Kernel>>,
+    kernels: Kernels<'a>,
     shape: &'a Shape,
     machine: &'a Machine,
     hot: Machine,
@@ -123,6 +126,28 @@ pub struct Ranking<'a> {
     /// The kernels that were examined closely.
     settled: Vec<Option<Ranked>>,
     refused: Option<Error>,
+}
+
+/// Kernels of a ranking.
+#[derive(Debug)]
+enum Kernels<'a> {
+    Given(Vec<&'a Checked<Kernel>>),
+    /// A schedule may have thousands of variants, of which a few are examined closely: those are lowered again.
+    Lowered(&'a Program, Vec<Variant>),
+}
+
+impl Kernels<'_> {
+    fn get(&self, which: usize) -> Result<Checked<Kernel>, Error> {
+        match self {
+            Kernels::Given(kernels) => Ok(kernels[which].clone()),
+            Kernels::Lowered(program, variants) => lowered(program, &variants[which]),
+        }
+    }
+}
+
+/// A variant up to the checked kernel.
+pub(super) fn lowered(program: &Program, variant: &Variant) -> Result<Checked<Kernel>, Error> {
+    Ok(verify::kernel(lower(program, variant)?)?)
 }
 
 /// A kernel's sort key. Among equals the first given comes first. Times are positive, and the bits of positive floats
@@ -141,26 +166,52 @@ impl<'a> Ranking<'a> {
         machine: &'a Machine,
     ) -> Ranking<'a> {
         let kernels: Vec<_> = kernels.into_iter().collect();
-        let mut ranking = Ranking {
-            settled: vec![None; kernels.len()],
-            kernels: Vec::new(),
+        let mut ranking = Ranking::of(Kernels::Given(Vec::new()), shape, machine);
+        kernels.iter().for_each(|kernel| ranking.add(kernel));
+        ranking.kernels = Kernels::Given(kernels);
+        ranking
+    }
+
+    /// The ranking of variants of `program`, none yet.
+    pub(super) fn of_variants(
+        program: &'a Program,
+        shape: &'a Shape,
+        machine: &'a Machine,
+    ) -> Ranking<'a> {
+        Ranking::of(Kernels::Lowered(program, Vec::new()), shape, machine)
+    }
+
+    fn of(kernels: Kernels<'a>, shape: &'a Shape, machine: &'a Machine) -> Ranking<'a> {
+        Ranking {
+            settled: Vec::new(),
+            kernels,
             shape,
             machine,
             hot: hot(machine),
             open: BinaryHeap::new(),
             refused: None,
-        };
-        for (which, kernel) in kernels.iter().enumerate() {
-            match model::outline(kernel, shape, &ranking.hot) {
-                Ok(outline) if worth_asking(kernel, &outline.grid, machine) => {
-                    ranking.place(which, outline.least);
-                }
-                Ok(_) => ranking.place(which, f64::INFINITY),
-                Err(error) => ranking.refuse(error.into()),
-            }
         }
-        ranking.kernels = kernels;
-        ranking
+    }
+
+    /// Ranks one more variant, as it was lowered to that kernel.
+    pub(super) fn add_variant(&mut self, variant: Variant, kernel: &Checked<Kernel>) {
+        self.add(kernel);
+        if let Kernels::Lowered(_, variants) = &mut self.kernels {
+            variants.push(variant);
+        }
+    }
+
+    /// Places the next kernel by its outline.
+    fn add(&mut self, kernel: &Checked<Kernel>) {
+        let which = self.settled.len();
+        self.settled.push(None);
+        match model::outline(kernel, self.shape, &self.hot) {
+            Ok(outline) if worth_asking(kernel, &outline.grid, self.machine) => {
+                self.place(which, outline.least);
+            }
+            Ok(_) => self.place(which, f64::INFINITY),
+            Err(error) => self.refuse(error.into()),
+        }
     }
 
     fn place(&mut self, which: usize, seconds: f64) {
@@ -200,10 +251,13 @@ impl Iterator for Ranking<'_> {
             if let Some(ranked) = self.settled[which].take() {
                 return Some(ranked);
             }
-            let kernel = self.kernels[which];
-            match verify::plan(kernel, self.shape, self.machine) {
-                Ok(plan) => {
-                    let seconds = predicted(kernel, &plan, self.machine);
+            let planned = || {
+                let kernel = self.kernels.get(which)?;
+                let plan = verify::plan(&kernel, self.shape, self.machine)?;
+                Ok((predicted(&kernel, &plan, self.machine), plan))
+            };
+            match planned() {
+                Ok((seconds, plan)) => {
                     // It comes before kernels that can only be slightly faster.
                     self.place(which, seconds / ALIKE);
                     self.settled[which] = Some(Ranked {
@@ -212,7 +266,7 @@ impl Iterator for Ranking<'_> {
                         plan,
                     });
                 }
-                Err(error) => self.refuse(error.into()),
+                Err(error) => self.refuse(error),
             }
         }
         None

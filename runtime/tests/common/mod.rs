@@ -5,6 +5,7 @@ use counterflow_runtime::Error;
 use counterflow_runtime::jit::sass::Sass;
 use counterflow_runtime::jit::{Cache, Compiler};
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -75,6 +76,37 @@ pub fn sass(cubin: &[u8]) -> Option<Sass> {
 /// The instructions of each of them, which costs little more than of one.
 pub fn sass_of_all(cubins: &[&[u8]]) -> Option<Vec<Sass>> {
     or_skip(|| Sass::of_all(cubins))
+}
+
+/// The same, as kept beside the machine code: the disassembler starts for half a second, and most tests have few kernels. With `WIDE` it
+/// has thousands, whose instructions would take a gigabyte.
+pub fn kept_sass_of_all(cubins: &[&[u8]]) -> Option<Vec<Sass>> {
+    let dir = option_env!("CARGO_TARGET_TMPDIR").filter(|_| std::env::var_os("WIDE").is_none());
+    let Some(dir) = dir.map(|dir| Path::new(dir).join("kernels")) else {
+        return sass_of_all(cubins);
+    };
+    let mut hasher = DefaultHasher::new();
+    // The script has the disassembler's version.
+    let script = include_str!("../../../.ci/cuda.sh");
+    let tool = std::env::var_os("COUNTERFLOW_NVDISASM");
+    (script, tool, cubins).hash(&mut hasher);
+    let path = dir.join(format!("{:016x}.sass", hasher.finish()));
+    let read = |text: String| {
+        let each = text.split_terminator("\n\n").map(|one| Sass {
+            instructions: one.lines().map(str::to_owned).collect(),
+        });
+        Some(each.collect::<Vec<_>>()).filter(|all| all.len() == cubins.len())
+    };
+    if let Some(all) = std::fs::read_to_string(&path).ok().and_then(read) {
+        return Some(all);
+    }
+    let all = sass_of_all(cubins)?;
+    let each = all.iter().map(|sass| sass.instructions.join("\n") + "\n\n");
+    // Whole or not at all; where it cannot be kept, it is made each time.
+    let draft = dir.join(format!("{:016x}.{}", hasher.finish(), std::process::id()));
+    let kept = std::fs::write(&draft, each.collect::<String>());
+    let _ = kept.and_then(|()| std::fs::rename(&draft, &path));
+    Some(all)
 }
 
 /// A folder of this test's own.

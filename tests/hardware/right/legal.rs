@@ -1,7 +1,9 @@
-//! Where there is no GPU, what would run on some is planned all the same: a size that is refused is found here.
+//! Where there is no GPU, what would run on some is planned all the same: a size that is refused is found here. Without `WIDE` a third of
+//! each test's worlds and kinds.
 
 use super::{FP8_MATRIX, Matrix, Schedule, fp8_blocks, of_bits, partial, shapes, shapes_of_bits};
 use crate::case::plans;
+use crate::wide::sampled;
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::verify;
 use counterflow::{Program, Shape, Variant, schedules};
@@ -33,7 +35,7 @@ impl Matrix {
         let variants = worlds
             .iter()
             .flat_map(|ranks| self.variants(&program, *ranks));
-        let mut refused = variants
+        let mut refused = sampled(variants, 3)
             .map(|variant| refused(&program, &variant, sizes.iter().map(|shapes| &shapes[..])));
         refused.find_map(|refused| refused)
     }

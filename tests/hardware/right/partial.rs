@@ -4,6 +4,7 @@ use super::narrow::{Making, of_each_world};
 use super::{FP8, FP8_MATRIX, KINDS, Matrix, Schedule, run};
 use crate::case::{Device, Fill};
 use crate::gpus;
+use crate::wide::wide;
 use counterflow::jit::Probes;
 use counterflow::rule::{Fp8, ScaleRule};
 use counterflow::{Program, Scales, Variant, schedules};
@@ -50,8 +51,12 @@ mod fp8_partial_sums {
 /// The same on emulated ranks.
 #[test]
 fn emulated_ranks_send_partial_sums() {
-    for (schedule, ranks) in SENDERS.into_iter().zip([3, 4]) {
-        for of in sendings() {
+    for (at, (schedule, ranks)) in SENDERS.into_iter().zip([3, 4]).enumerate() {
+        for (number, of) in sendings().into_iter().enumerate() {
+            // The sample has each way once.
+            if !wide() && number % 2 != at {
+                continue;
+            }
             let (matrix, what) = sending(of);
             let matrix = Matrix {
                 sizes: &[(272, 144)],

@@ -150,10 +150,10 @@ mod tests {
         let told = |trace: &Trace| {
             let mut text = String::new();
             let left_out = write(&[("measured", trace)], &mut text);
-            let parsed: Json = serde_json::from_str(&text).expect("JSON");
-            (parsed, left_out)
+            (text, left_out)
         };
-        let (parsed, left_out) = told(&trace);
+        let (text, left_out) = told(&trace);
+        let parsed: Json = serde_json::from_str(&text).expect("JSON");
         let events = parsed["traceEvents"].as_array().expect("events");
         let count = |ph: &str| events.iter().filter(|event| event["ph"] == ph).count();
         assert_eq!(
@@ -164,9 +164,8 @@ mod tests {
         // Too many: whole lanes go, and it says how many.
         trace.spans = (0..MOST).map(|at| span(0, at as f64)).collect();
         trace.spans.push(span(1, 0.0));
-        let (parsed, left_out) = told(&trace);
-        let events = parsed["traceEvents"].as_array().expect("events");
-        let slices = events.iter().filter(|event| event["ph"] == "X");
+        let (text, left_out) = told(&trace);
+        let slices = text.matches("\"ph\":\"X\"");
         assert_eq!((slices.count(), left_out), (MOST, 1));
     }
 }
