@@ -444,11 +444,9 @@ impl Communicator {
     /// Waits until `done`. Once the communicator has ended, it waits one more time limit at most: then something hangs that
     /// nothing of ours can end.
     fn drained(&self, done: impl Fn() -> Result<bool, Error>) -> Result<(), Error> {
-        /// Most kernels end in microseconds, so polling costs less than sleeping.
+        /// Most kernels end in microseconds, so polling costs less than sleeping. A long wait is told a 64th late at most.
         const EAGER: Duration = Duration::from_millis(1);
-        /// After that it is told a 64th late at most: a wait that takes long leaves the core to others.
         const PAUSE: Duration = Duration::from_micros(50);
-        const LONGEST: Duration = Duration::from_millis(1);
         let start = Instant::now();
         let mut dead = None;
         while !done()? {
@@ -462,7 +460,7 @@ impl Communicator {
                     return Err(stalled);
                 }
             }
-            std::thread::sleep((start.elapsed() / 64).clamp(PAUSE, LONGEST));
+            std::thread::sleep((start.elapsed() / 64).clamp(PAUSE, EAGER));
         }
         Ok(())
     }
