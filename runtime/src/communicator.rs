@@ -444,7 +444,7 @@ impl Communicator {
     /// Waits until `done`. Once the communicator has ended, it waits one more time limit at most: then something hangs that
     /// nothing of ours can end.
     fn drained(&self, done: impl Fn() -> Result<bool, Error>) -> Result<(), Error> {
-        /// Most kernels end in microseconds, so polling costs less than sleeping.
+        /// Most kernels end in microseconds, so polling costs less than sleeping. A long wait is told a 64th late at most.
         const EAGER: Duration = Duration::from_millis(1);
         const PAUSE: Duration = Duration::from_micros(50);
         let start = Instant::now();
@@ -460,7 +460,7 @@ impl Communicator {
                     return Err(stalled);
                 }
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep((start.elapsed() / 64).clamp(PAUSE, EAGER));
         }
         Ok(())
     }

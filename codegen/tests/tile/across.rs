@@ -2,7 +2,7 @@
 //! others, and is proved, emulated and held to the reference.
 
 use crate::fixtures::across::{self, Mistake, SUMS, Way};
-use crate::fixtures::wide::wide;
+use crate::fixtures::wide::{sampled, wide};
 use counterflow_codegen::diag::Rule;
 use counterflow_codegen::dtype::Dtype::E4M3;
 use counterflow_codegen::kernel::Kernel;
@@ -66,7 +66,7 @@ fn sums_of_ragged_shards_and_of_fewer_rows_than_ranks() {
         for world in 1..=8 {
             let program = across::one_shot(to, TILE.into(), Mistake::None);
             let kernel = kernel(&program, cpu(world));
-            for m in [1, 3, 7, 8, 13, 40, 61] {
+            for m in sampled([1, 3, 7, 8, 13, 40, 61], 3) {
                 agrees(&kernel, &Shape::new(m, 16, 8));
             }
         }

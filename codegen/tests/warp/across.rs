@@ -1,7 +1,7 @@
 //! Tiles of all ranks' rows at once, as warps load, wait for and store them.
 
 use crate::fixtures::across::{Mistake, SUMS, Sum, WAYS, Way, gather, one_shot};
-use crate::fixtures::wide::sampled;
+use crate::fixtures::wide::{in_turn, sampled};
 use crate::reach::names_stand_once;
 use counterflow_codegen::builder::*;
 use counterflow_codegen::diag::Diagnostics;
@@ -34,9 +34,9 @@ fn right(program: &Program, variant: &Variant) -> Checked<Pipeline> {
 
 #[test]
 fn gathers_have_right_warps_whoever_moves_the_rows() {
-    for way in WAYS {
+    for (at, way) in WAYS.into_iter().enumerate() {
         let program = gather(way, (128, (128, 256).into()), Mistake::None);
-        for world in [1, 2, 4, 8] {
+        for world in in_turn([1, 2, 4, 8], at) {
             right(&program, &Variant::new(world));
         }
     }

@@ -104,7 +104,7 @@ fn each_subtile_is_multiplied_by_its_scales() {
         let tiles = tiles.map(|tile| variant.clone().set("tiles", tile));
         ["gemm", "ag_gemm"].map(|name| tiles.clone().map(|variant| (name, variant)))
     });
-    for (name, variant) in all.flatten() {
+    for (name, variant) in sampled(all.flatten(), 5) {
         let pipeline = built(&program(name), &variant).and_then(verify::pipeline);
         let pipeline = pipeline.unwrap_or_else(|error| panic!("{name} {variant}: {error}"));
         let mut made = Vec::new();
@@ -210,7 +210,7 @@ fn scales_and_codes_of_every_rank_equal_the_reference() {
     let programs: Vec<Program> = programs.into_iter().chain([three_outputs()]).collect();
     let worlds = (1..=8).zip([(130, 144, 80), (259, 400, 48)].into_iter().cycle());
     let all = worlds.flat_map(|of| programs.iter().map(move |program| (program, of)));
-    for (program, (world, (m, n, k))) in sampled(all, 3) {
+    for (program, (world, (m, n, k))) in sampled(all, 5) {
         let rules = rules();
         let shape = Shape::new(m, n, k);
         let of = square(program, world, rules[world as usize % rules.len()]);

@@ -42,7 +42,7 @@ fn every_way_to_gather_carries_scales_of_blocks() {
     let worlds = [1, 2, 3, 4].map(|world| BLOCKS.map(|scales| (world, scales)));
     let all =
         names.map(|name| worlds.map(|each| each.map(|(world, scales)| (name, world, scales))));
-    for (name, world, scales) in sampled(all.into_iter().flatten().flatten(), 5) {
+    for (name, world, scales) in sampled(all.into_iter().flatten().flatten(), 7) {
         let text = text(&program(name), &variant(world, scales));
         assert!(!text.contains("scales_copy("), "{name}: boxes carry them");
     }
@@ -62,7 +62,7 @@ fn tiles_of_fewer_rows_than_a_block() {
     let kinds = [(64, 128), (16, 128)]
         .map(|tiles| [Scales::Blocks1d2d, Scales::Blocks2d1d].map(|scales| (tiles, scales)));
     let all = names.map(|name| kinds.map(|each| each.map(|(tiles, scales)| (name, tiles, scales))));
-    for (name, tiles, scales) in sampled(all.into_iter().flatten().flatten(), 3) {
+    for (name, tiles, scales) in sampled(all.into_iter().flatten().flatten(), 5) {
         text(&program(name), &variant(4, scales).set("tiles", tiles));
     }
 }

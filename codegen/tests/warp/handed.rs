@@ -4,7 +4,7 @@
 //! `SEVERAL_CASES` says how many accepted random schedules are looked at, 10 by default and 200 with `WIDE`.
 
 use crate::fixtures::handed::{self, Move, PAIRS};
-use crate::fixtures::wide::wide;
+use crate::fixtures::wide::{in_turn, wide};
 use crate::generator::warps::{Accepted, Warps, accepted_of_several, rule, warps};
 use crate::reach::names_stand_once;
 use counterflow_codegen::kernel::Kernel;
@@ -30,8 +30,10 @@ fn has_right_warps(program: &Program, worlds: &[u32]) {
 
 #[test]
 fn two_gathers_in_one_loop_over_ranks_are_counted_in_batches_of_their_own() {
-    for how in [Move::Push, Move::Pull] {
-        has_right_warps(&handed::two_gathers(how), &[1, 2, 4, 8]);
+    for (at, how) in [Move::Push, Move::Pull].into_iter().enumerate() {
+        for worlds in in_turn([[1, 4], [2, 8]], at) {
+            has_right_warps(&handed::two_gathers(how), &worlds);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::fixtures::left_out::unnoticed;
 use crate::fixtures::strangers;
-use crate::fixtures::wide::sampled;
+use crate::fixtures::wide::{in_turn, sampled};
 use counterflow_codegen::builder::*;
 use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype::Bf16;
@@ -85,13 +85,11 @@ fn layers_share_their_stages() {
 /// two products.
 #[test]
 fn layers_of_one_product_and_of_two() {
-    for program in [strangers::gated_layers(), strangers::gated_at_the_end()] {
-        for (tile, rows) in [
-            ((128, 128), 128),
-            ((128, 96), 128),
-            ((256, 64), 256),
-            ((104, 128), 104),
-        ] {
+    let programs = [strangers::gated_layers(), strangers::gated_at_the_end()];
+    for (at, program) in programs.into_iter().enumerate() {
+        let some = [((128, 128), 128), ((128, 96), 128)];
+        let others = [((256, 64), 256), ((104, 128), 104)];
+        for (tile, rows) in in_turn([some, others], at).flatten() {
             let variant = Variant::new(3).set("tiles", tile).set("rows", rows);
             let kernel = lower(&program, &variant).and_then(verify::kernel);
             let pipeline = kernel.and_then(|kernel| sm90::build(&kernel));
@@ -151,7 +149,7 @@ fn layers_of_several_widths() {
         ((128, 96), (256, 128), 256),
     ];
     let cases = [Layout::Nt, Layout::Nn].map(|layout| sizes.map(|sizes| (sizes, layout)));
-    for ((first, last, rows), layout) in sampled(cases.into_iter().flatten(), 7) {
+    for ((first, last, rows), layout) in sampled(cases.into_iter().flatten(), 11) {
         let checked = verify::pipeline(built(first, last, rows, layout));
         checked.unwrap_or_else(|found| panic!("{first:?} {last:?} {layout:?}: {found}"));
     }
@@ -412,7 +410,7 @@ fn loops_of_two_widths_of_every_sort() {
         cluster: Some(Tune::from(cluster)),
         ..GemmOptions::default()
     };
-    for (options, tiles, more) in [
+    let cases = [
         (options(true, (1, 1)), [(128, 96), (128, 160)], false),
         (options(true, (1, 1)), [(64, 256), (64, 48)], false),
         (options(false, (2, 1)), [(128, 96), (128, 256)], false),
@@ -425,8 +423,9 @@ fn loops_of_two_widths_of_every_sort() {
         (options(false, (1, 2)), [(128, 256), (256, 64)], false),
         (options(false, (1, 1)), [(256, 128), (128, 256)], true),
         (options(false, (1, 1)), [(128, 48), (256, 128)], true),
-    ] {
-        for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
+    ];
+    for (at, (options, tiles, more)) in cases.into_iter().enumerate() {
+        for layout in in_turn([Layout::Nt, Layout::Nn, Layout::Tn], at) {
             let program = of_two_widths(options.clone(), tiles, more);
             let pipeline = built(&program, layout);
             let pipeline = pipeline.unwrap_or_else(|found| panic!("{tiles:?} {layout:?}: {found}"));

@@ -76,7 +76,7 @@ fn every_way_to_gather_carries_scales() {
     let tiles = [(128, 128), (128, 256), (16, 64)];
     let worlds = [1, 2, 3, 4].map(|world| tiles.map(|tile| (world, tile)));
     let all = names.map(|name| worlds.map(|each| each.map(|(world, tile)| (name, world, tile))));
-    for (name, world, tile) in sampled(all.into_iter().flatten().flatten(), 5) {
+    for (name, world, tile) in sampled(all.into_iter().flatten().flatten(), 7) {
         let variant = Variant { world, ..variant() }.set("tiles", tile);
         if name == "fsdp_gemm" && tile.0 == 16 {
             continue;

@@ -3,7 +3,7 @@
 use counterflow_codegen as codegen;
 
 use crate::fixtures::strangers::{By, Gather, halves, rings};
-use crate::fixtures::wide::wide;
+use crate::fixtures::wide::{sampled, wide};
 use codegen::builder::*;
 use codegen::diag::Diagnostics;
 use codegen::dtype::Dtype::Bf16;
@@ -90,11 +90,12 @@ pub fn right(program: &Program) {
     let worlds: &[u32] = if wide() {
         &[1, 2, 3, 4, 5, 6, 7, 8]
     } else {
-        &[1, 2, 3, 8]
+        // Which of them, its name decides: all of them are some program's.
+        [[1, 8], [2, 4], [3, 6], [5, 7]][program.name.len() % 4].as_slice()
     };
     let (rows, seeds) = match wide() {
         true => (&[1111, 259, 3, 600][..], 0..2),
-        false => (&[600, 259, 3][..], 0..1),
+        false => (&[600, 3][..], 0..1),
     };
     for world in worlds.iter().copied() {
         let kernel = accepted(program, world);
@@ -156,7 +157,8 @@ fn any_of_the_roles_may_pull() {
 #[test]
 fn readers_of_two_tensors() {
     let both = [false, true];
-    for [gemm_first, push_first] in both.into_iter().flat_map(|a| both.map(|b| [a, b])) {
+    let all = both.into_iter().flat_map(|a| both.map(|b| [a, b]));
+    for [gemm_first, push_first] in sampled(all, 3) {
         let mut s = ScheduleBuilder::new("readers");
         let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
         let tiles = s.tiles("tiles", y, (128, 256));

@@ -5,7 +5,7 @@ use crate::fixtures::slabs::{
     gathered, gathered_as, of_two_widths, scales_apart, scales_apart_by_slab, tuned_by_slab,
     weights_by_slab, whole_rows,
 };
-use crate::fixtures::wide::wide;
+use crate::fixtures::wide::{in_turn, wide};
 use crate::generator::warps::{self as random, Accepted, Warps};
 use crate::reach::names_stand_once;
 use counterflow_codegen::cuda;
@@ -28,10 +28,10 @@ fn warps(program: &Program, variant: &Variant) -> Result<Checked<Pipeline>, Diag
 
 #[test]
 fn slabs_have_right_warps_whoever_moves_them() {
-    for way in WAYS {
-        for counted in [Counted::Each, Counted::ByRows] {
+    for (at, way) in WAYS.into_iter().enumerate() {
+        for (also, counted) in [Counted::Each, Counted::ByRows].into_iter().enumerate() {
             let program = gathered(way, counted, (128, 256));
-            for world in [1, 2, 4, 8] {
+            for world in in_turn([1, 2, 4, 8], at + 2 * also) {
                 let pipeline = warps(&program, &Variant::new(world))
                     .unwrap_or_else(|error| panic!("{}, {world} ranks: {error}", program.name));
                 names_stand_once(&pipeline);
@@ -68,7 +68,7 @@ fn slabs_of_any_boxes_have_right_warps() {
 #[test]
 fn random_slabs_have_right_warps_or_a_rule_names_a_statement() {
     let cases = std::env::var("SLAB_CASES");
-    let some = if wide() { 200 } else { 24 };
+    let some = if wide() { 200 } else { 15 };
     let cases = cases.map_or(some, |cases| cases.parse().expect("a number"));
     let (mut have, mut looked_at) = (0, 0);
     let mut rules: BTreeMap<String, usize> = BTreeMap::new();
@@ -274,8 +274,8 @@ fn moved(text: &str) -> String {
 
 #[test]
 fn products_that_wait_slab_by_slab_have_right_warps_whoever_moves_the_slabs() {
-    for way in WAYS {
-        for world in [1, 2, 4, 8] {
+    for (at, way) in WAYS.into_iter().enumerate() {
+        for world in in_turn([1, 2, 4, 8], at) {
             let program = by_slab(way, (128, 256));
             let pipeline = warps(&program, &Variant::new(world))
                 .unwrap_or_else(|error| panic!("{}, {world} ranks: {error}", program.name));

@@ -148,13 +148,15 @@ fn every_sort_of_tile_is_accepted() {
 #[test]
 fn what_comes_after_the_product_is_by_subtiles() {
     for split in [1, 2, 3] {
-        for after in [
+        let all = [
             After::Function,
             After::Vector,
             After::Tile,
             After::Accumulated,
-        ] {
-            for tile in [(208, 128), (80, 256), (24, 128)] {
+        ];
+        for (at, after) in all.into_iter().enumerate() {
+            let tiles = [(208, 128), (80, 256), (24, 128)];
+            for tile in in_turn(tiles, at + split as usize) {
                 accepted(knobs(tile, false, split), after);
             }
         }
@@ -179,8 +181,8 @@ fn tiles_beside_each_other_load_together() {
 /// Tiles of kernels that communicate: of shards, with signals, and with sums of stored tiles.
 #[test]
 fn kernels_that_communicate_have_such_tiles() {
-    for program in library::all() {
-        for tile in [(208, 128), (48, 128)] {
+    for (at, program) in library::all().into_iter().enumerate() {
+        for tile in in_turn([(208, 128), (48, 128)], at) {
             let variant = Variant::new(4).set("tiles", tile);
             let kernel = lower(&program, &variant).and_then(verify::kernel);
             let built = kernel.and_then(|kernel| sm90::build(&kernel));

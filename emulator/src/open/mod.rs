@@ -142,6 +142,12 @@ impl<M: Memory> Machine<M> {
         self.fault.as_ref()
     }
 
+    /// True if no stream has work that is not done.
+    pub fn is_idle(&self) -> bool {
+        let is_idle = |lane: &Lane| lane.running.is_none() && lane.queue.is_empty();
+        self.lanes.iter().all(is_idle)
+    }
+
     /// The waits that gave up since the last call.
     pub fn told(&mut self) -> Vec<GaveUp> {
         std::mem::take(&mut self.told)

@@ -8,7 +8,8 @@ use crate::shared::Segment;
 use counterflow_emulator::open::{Machine as Open, Memory as _, Point, StreamId, Work};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread::Thread;
 use std::time::{Duration, Instant, SystemTime};
 
 /// SMs of an emulated GPU: as many as an H200 has.
@@ -29,6 +30,8 @@ pub(crate) struct Machine {
     before: u64,
     /// Most steps that a question which does not wait lets the machine take: few, as if the hosts were quick.
     piece: u64,
+    /// Thread that runs it, if its peers are other processes.
+    runner: OnceLock<Thread>,
 }
 
 /// All that belongs to a rank leads here, and all of its memory would follow.
@@ -48,6 +51,7 @@ impl Machine {
             start: Instant::now(),
             before: 0,
             piece,
+            runner: OnceLock::new(),
         })
     }
 
@@ -62,14 +66,18 @@ impl Machine {
             start: Instant::now(),
             before: u64::try_from(since.as_nanos()).unwrap_or(0),
             piece: u64::MAX,
+            runner: OnceLock::new(),
         });
         let runs = Arc::downgrade(&machine);
         let thread = std::thread::Builder::new().name("emulated GPU".into());
         let started = thread.spawn(move || keep_running(&runs));
-        started.map(|_| machine).map_err(|error| Error::TooLarge {
+        let started = started.map_err(|error| Error::TooLarge {
             what: format!("a thread that runs an emulated GPU: {error}"),
             help: "end what uses so many threads".into(),
-        })
+        })?;
+        // Nothing was submitted yet, and it has no other.
+        let _ = machine.runner.set(started.thread().clone());
+        Ok(machine)
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Open<Allocations>> {
@@ -81,9 +89,9 @@ impl Machine {
         self.before.saturating_add(since)
     }
 
-    /// Takes up to `most` steps, and writes the records of waits that gave up.
-    pub(super) fn go(&self, state: &mut Open<Allocations>, most: u64) -> Result<(), Error> {
-        state.run(self.now(), most);
+    /// Takes up to `most` steps, and writes the records of waits that gave up. Says how many steps it took.
+    pub(super) fn go(&self, state: &mut Open<Allocations>, most: u64) -> Result<u64, Error> {
+        let taken = state.run(self.now(), most);
         for told in state.told() {
             let place = state.memory.bytes(told.id, Told::BYTES as u64);
             let Ok(mut place) = place.map(std::borrow::Cow::into_owned) else {
@@ -96,7 +104,7 @@ impl Machine {
             let _ = wrote.and_then(|()| state.memory.write(told.id, &first));
         }
         match state.fault() {
-            None => Ok(()),
+            None => Ok(taken),
             Some(fault) => Err(Error::Driver {
                 what: RUN.into(),
                 code: fault.to_string(),
@@ -115,6 +123,9 @@ impl Machine {
     pub(super) fn submit(&self, stream: StreamId, work: Work) -> Result<Point, Error> {
         let point = self.lock().submit(stream, work);
         self.turn.notify_all();
+        if let Some(runner) = self.runner.get() {
+            runner.unpark();
+        }
         Ok(point)
     }
 
@@ -124,7 +135,7 @@ impl Machine {
             u64::MAX => u64::MAX,
             piece => state.draw(piece + 1),
         };
-        self.go(state, most)
+        self.go(state, most).map(drop)
     }
 
     /// True if a stream came to that point.
@@ -160,16 +171,38 @@ pub(crate) fn is_dead(error: &Error) -> bool {
     matches!(error, Error::Driver { what, .. } if what == RUN)
 }
 
+/// The thread sees at once that nobody has it any more.
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if let Some(runner) = self.runner.get() {
+            runner.unpark();
+        }
+    }
+}
+
 /// Runs a machine until nobody has it.
 fn keep_running(machine: &Weak<Machine>) {
-    /// Between two looks, while nothing can go on: a peer may have signalled.
+    /// Between two looks, while nothing can go on: a peer may have signalled. The longer that takes, the longer it is.
     const PAUSE: Duration = Duration::from_micros(200);
+    const LONGEST: Duration = Duration::from_millis(2);
+    /// The same while there is nothing to do: who submits something wakes it.
+    const REST: Duration = Duration::from_millis(50);
+    let mut last = Instant::now();
     while let Some(machine) = machine.upgrade() {
+        let mut state = machine.lock();
         // A machine that is dead says so to who asks.
-        let _ = machine.go(&mut machine.lock(), u64::MAX);
+        let taken = machine.go(&mut state, u64::MAX);
+        if taken.is_ok_and(|taken| taken > 0) {
+            last = Instant::now();
+        }
+        let pause = match state.is_idle() {
+            true => REST,
+            false => (last.elapsed() / 64).clamp(PAUSE, LONGEST),
+        };
+        drop(state);
         machine.turn.notify_all();
         drop(machine);
-        std::thread::sleep(PAUSE);
+        std::thread::park_timeout(pause);
     }
 }
 

@@ -198,15 +198,16 @@ fn unfair(sequence: &Sequence, error: &Error) -> Option<String> {
     (!fair).then(|| error.to_string())
 }
 
+/// Whether a test does all that it can, as in `.ci/run`, which sets `WIDE`.
+pub(crate) fn wide() -> bool {
+    std::env::var_os("WIDE").is_some()
+}
+
 /// The sequences that a test run makes: as many as `COUNTERFLOW_SEQUENCES` says, or a part of what `.ci/run` makes, which
 /// sets `WIDE`.
 fn sequences() -> u64 {
     let said = std::env::var("COUNTERFLOW_SEQUENCES").ok();
-    let otherwise = if std::env::var_os("WIDE").is_some() {
-        10_000
-    } else {
-        500
-    };
+    let otherwise = if wide() { 10_000 } else { 200 };
     said.and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
@@ -268,7 +269,7 @@ fn a_rank_whose_peer_never_launches_is_told_for_what_it_waits() {
 #[test]
 fn the_fuzz_finds_what_each_fix_closed() {
     for fix in [Fix::Ledger, Fix::Credits, Fix::Drops, Fix::Seats] {
-        let fuzz = Fuzz::new(Some(fix), Duration::from_millis(500));
+        let fuzz = Fuzz::new(Some(fix), Duration::from_millis(200));
         let Some((seed, found)) = fuzz.find(1000, |found| found.how == How::Wrong) else {
             panic!("{fix:?} is switched off, and no result is wrong");
         };

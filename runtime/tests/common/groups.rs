@@ -2,7 +2,7 @@
 
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Op, Program, schedules};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What every rank of four does. `build` makes an op of so many rows and columns, which are the depth as well.
 pub fn layers(
@@ -72,7 +72,10 @@ pub fn layers(
         let group = rank.split(me / 2, 0)?;
         group.barrier()?;
         drop(group);
-        std::thread::sleep(Duration::from_millis(100));
+        let start = Instant::now();
+        while controls() > before + 4 && start.elapsed() < Duration::from_secs(2) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
     let after = controls();
     assert!(after <= before + 4, "{before} and then {after}");

@@ -68,7 +68,11 @@ fn wgrad(rank: &Communicator, program: &Program, buckets: &[usize]) -> Result<Op
 
 #[test]
 fn one_op_has_the_gradients_of_every_number_of_tokens() -> Result<(), Error> {
-    for (world, buckets) in [(1, &[][..]), (2, &[][..]), (3, &[48][..])] {
+    let wide = std::env::var_os("WIDE").is_some();
+    // The largest world has the buckets.
+    let skipped = if wide { 0 } else { 2 };
+    let worlds = [(1, &[][..]), (2, &[][..]), (3, &[48][..])];
+    for (world, buckets) in worlds.into_iter().skip(skipped) {
         let ranks = Communicator::emulated(world)?;
         let program = scatter("gradient");
         Communicator::each(&ranks, |rank| {

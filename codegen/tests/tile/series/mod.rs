@@ -7,6 +7,7 @@ mod shared;
 mod size;
 
 use crate::fixtures::small;
+use crate::fixtures::wide::wide;
 use counterflow_codegen::builder::*;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::Bf16;
@@ -84,8 +85,9 @@ fn launches_of_several_series_are_refused() {
     // Plans of a series that was made anew for the same are the same.
     let again = apart().0.plan(&rows(3)).expect("a plan");
     let plans = [1024, 512, 1000].map(|m| series.plan(&rows(m)).expect("a plan"));
+    let seeds = if wide() { 20 } else { 5 };
     let launches: Vec<_> = plans.iter().chain([&again]).collect();
-    interleave(&series, &launches, 0..20).unwrap_or_else(|failure| panic!("{failure}"));
+    interleave(&series, &launches, 0..seeds).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 #[test]
@@ -192,12 +194,13 @@ mod undone {
     fn launches_of_several_series_fail() {
         let (series, plans) = apart();
         let launches: Vec<_> = plans.iter().collect();
-        let failed = (0..50).filter(|seed| {
+        let seeds = if wide() { 50 } else { 15 };
+        let failed = (0..seeds).filter(|seed| {
             undoing(Fix::Series, || {
                 interleave(&series, &launches, *seed..seed + 1)
             })
             .is_err()
         });
-        assert_eq!(failed.count(), 50);
+        assert_eq!(failed.count() as u64, seeds);
     }
 }

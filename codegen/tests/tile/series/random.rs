@@ -2,6 +2,7 @@
 //! each other.
 
 use super::{interleave, lowered};
+use crate::fixtures::wide::wide;
 use counterflow_codegen::builder::*;
 use counterflow_codegen::diag::Rule;
 use counterflow_codegen::dtype::Dtype::Bf16;
@@ -224,10 +225,11 @@ fn first_failure(cases: u64, rule: Option<Rule>) -> (Option<String>, Tally) {
 
 #[test]
 fn no_launches_of_an_accepted_series_fail() {
+    let usual = if wide() { 600 } else { 150 };
     let cases = std::env::var("SERIES_CASES")
         .ok()
         .and_then(|text| text.parse().ok());
-    let (failed, tally) = first_failure(cases.unwrap_or(600), None);
+    let (failed, tally) = first_failure(cases.unwrap_or(usual), None);
     println!("{tally:?}");
     assert!(failed.is_none(), "{}", failed.unwrap_or_default());
     assert!(tally.accepted * 5 > tally.refused, "{tally:?}");

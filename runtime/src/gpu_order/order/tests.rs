@@ -417,15 +417,19 @@ fn simulate(seed: u64, ordered: bool) -> (usize, usize) {
 #[test]
 fn whatever_is_not_refused_ends() {
     let (mut stuck, mut refused) = (0, 0);
-    for seed in 0..3000 {
+    let seeds: usize = if crate::fuzz::wide() { 3000 } else { 1000 };
+    for seed in 0..seeds as u64 {
         let (left, crossed) = simulate(seed, true);
         assert_eq!(left, 0, "seed {seed}: launches wait for each other");
         refused += usize::from(crossed > 0);
         stuck += usize::from(simulate(seed, false).0 > 0);
     }
-    assert!(stuck > 200, "without an order only {stuck} of 3000 hang");
     assert!(
-        refused > 100 && refused < 3000,
+        stuck > seeds / 15,
+        "without an order only {stuck} of {seeds} hang"
+    );
+    assert!(
+        refused > seeds / 30 && refused < seeds,
         "{refused} seeds were refused"
     );
 }
