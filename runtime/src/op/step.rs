@@ -2,6 +2,7 @@
 
 use super::argument::{Extent, Home};
 use super::given::{Argument, Open, lenders};
+use super::spare::{self, Parts};
 use crate::attempt::Attempt;
 use crate::caller::{Caller, Order, Place, captured, in_order};
 use crate::communicator::Communicator;
@@ -12,8 +13,12 @@ use crate::own::Work;
 use crate::pending::Pending;
 use crate::recording::Keeps;
 use counterflow_codegen::dtype::Dtype;
+use smallvec::SmallVec;
 use std::any::Any;
 use std::sync::Arc;
+
+/// As many as most steps have parts.
+type Few<T> = SmallVec<[T; 8]>;
 
 /// Memory that a step reads or writes.
 ///
@@ -105,8 +110,8 @@ impl Part {
 pub struct Step<'a> {
     rank: &'a Communicator,
     caller: Caller<'a>,
-    parts: Vec<(Part, Argument<'a>)>,
-    kept: Vec<Arc<dyn Any + Send + Sync>>,
+    parts: Parts<'a>,
+    kept: SmallVec<[Arc<dyn Any + Send + Sync>; 2]>,
 }
 
 /// A step while it is enqueued.
@@ -125,7 +130,7 @@ pub struct Step<'a> {
 #[derive(Debug)]
 pub struct Running<'a> {
     stream: &'a Stream,
-    parts: Vec<(Part, Address)>,
+    parts: &'a [(Part, Address)],
 }
 
 /// A step whose kernel waits for the peers' kernels.
@@ -159,8 +164,8 @@ impl Communicator {
         Step {
             rank: self,
             caller: on.into(),
-            parts: Vec::new(),
-            kept: Vec::new(),
+            parts: spare::take_parts(),
+            kept: SmallVec::new(),
         }
     }
 }
@@ -245,7 +250,7 @@ impl<'a> Step<'a> {
         } = self;
         let entry = with.as_ref().and_then(|together| together.entry);
         kept.extend(with.as_ref().map(|together| together.kept.clone()));
-        let rank = &Arc::new(rank.handle());
+        let rank = rank.shared();
         let current = rank.gpu().current()?;
         let place = order.place(rank, current)?;
         let own = rank.own_stream();
@@ -281,12 +286,12 @@ impl<'a> Step<'a> {
         for stream in &theirs {
             current.wait(users, &current.order(stream)?)?;
         }
-        let mut opened: Vec<Open<'_>> = Vec::with_capacity(parts.len());
-        let mut ranges = Vec::with_capacity(parts.len());
+        let mut opened: Few<Open<'_>> = Few::new();
+        let mut ranges: Few<(Part, Address)> = Few::new();
         for (part, argument) in &mut parts {
             let open = argument.open(users)?;
             open.ready(rank.rank())?;
-            ranges.push((*part, open.start()));
+            ranges.push((*part, Address::of(open.start())));
             opened.push(open);
         }
         apart(&ranges)?;
@@ -300,9 +305,7 @@ impl<'a> Step<'a> {
         rank.own().counts(Work::Step);
         let running = |stream| Running {
             stream,
-            parts: (ranges.iter())
-                .map(|(part, at)| (*part, Address::of(*at)))
-                .collect(),
+            parts: &ranges,
         };
         if let Place::Captured(stream) = place {
             return captured(rank, current, stream, entry.as_ref(), |graph, begins| {
@@ -340,6 +343,7 @@ impl<'a> Step<'a> {
         let done = done?;
         // The work is enqueued: what uses or frees another library's memory later comes after it.
         drop(opened);
+        spare::keep_parts(parts);
         Ok(done)
     }
 }
@@ -388,8 +392,9 @@ fn check(
 }
 
 /// Rejects memory that starts where vectors cannot, and memory that is written and read at once.
-fn apart(ranges: &[(Part, u64)]) -> Result<(), Error> {
+fn apart(ranges: &[(Part, Address)]) -> Result<(), Error> {
     for (at, (part, start)) in ranges.iter().enumerate() {
+        let start = start.get();
         let align = match part.elements > 1 {
             true if part.by_elements => part.each as u64,
             true => 16,
@@ -405,11 +410,12 @@ fn apart(ranges: &[(Part, u64)]) -> Result<(), Error> {
             });
         }
         for (other, from) in &ranges[at + 1..] {
+            let from = from.get();
             let (first, end) = (
                 start.max(from),
                 (start + part.bytes()).min(from + other.bytes()),
             );
-            if *first < end && (part.written || other.written) {
+            if first < end && (part.written || other.written) {
                 return Err(Error::Usage {
                     what: format!(
                         "{} and {} overlap, and one is written",
