@@ -230,8 +230,9 @@ fn counts(
 fn a_step_of_qkv_and_proj_enqueues_no_more_than_this() {
     // The weight's codes, both ways; rows by the norm, or the activations' codes both ways; the product. A copy takes a sum to the caller.
     let forward = [("qkv forward", [1, 2, 0]), ("proj forward", [1, 2, 1])];
-    // Codes of the gradient; both products; codes on their side. The norm: one for x and the sums for γ, one that adds them.
-    let backward = [("proj backward", [2, 2, 0]), ("qkv backward", [2, 4, 2])];
+    // Codes of the gradient; both products; codes on their side. The norm, which reads the gradient's sum where it comes to:
+    // one for x and the sums for γ, one that adds them.
+    let backward = [("proj backward", [2, 2, 0]), ("qkv backward", [2, 4, 1])];
     // Amaxes of all tensors: gathered, and made scales.
     let end = ("end", [1, 1, 0]);
     let fused = [forward[0], forward[1], backward[0], backward[1], end];
@@ -263,7 +264,7 @@ fn a_step_of_an_mlp_enqueues_no_more_than_this() {
     // As above, and the activation in the place of a quantiser.
     let fused = [
         ("forward", [2, 4, 1]),
-        ("backward", [4, 6, 2]),
+        ("backward", [4, 6, 1]),
         ("end", [1, 1, 0]),
     ];
     assert_eq!(counts(2, (true, None), mlp), fused);
