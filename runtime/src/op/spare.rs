@@ -2,7 +2,7 @@
 //! none, and is small: its builder's methods move it, each once more.
 
 use super::given::Argument;
-use super::step::Part;
+use super::part::Part;
 use counterflow_codegen::program::TensorId;
 use std::cell::Cell;
 
