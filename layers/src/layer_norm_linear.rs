@@ -8,6 +8,7 @@ use crate::side::twin::{Norm, Normalization};
 use crate::side::{CodedNormKernels, NormKernels};
 use crate::step::together;
 use crate::userbuffers::Userbuffers;
+use counterflow::op::Argument;
 use counterflow::prelude::{bf16, e4m3};
 use counterflow::{Error, Tensor};
 
@@ -252,7 +253,6 @@ impl LayerNormLinear {
         }
         let x = &saved.input;
         fits("dx", dx.shape(), x.shape())?;
-        let mut of_normed = self.linear.lend_input(saved.linear.rows())?;
         let normed = Normed {
             norm: &self.norm,
             coded: self.coded.as_ref(),
@@ -260,14 +260,14 @@ impl LayerNormLinear {
             statistics: &saved.statistics,
             parameters: *parameters,
         };
-        let linear = &parameters.linear;
-        let (of_linear, to) = (gradients.linear, &mut *of_normed);
-        self.linear
-            .backward_of(&saved.linear, &normed, linear, dy, to, of_linear)?;
         let (shape, of) = (x.shape(), &*saved.statistics);
-        let both = [x, &*of_normed];
         let gamma = (parameters.layer_norm_weight, of);
-        let to = (of_gamma, of_beta);
-        self.norm.backward(shape, both, gamma, residual, dx, to)
+        let of_norm = |dy: Argument<'_>| {
+            let to = (of_gamma, of_beta);
+            self.norm.backward(shape, (x, dy), gamma, residual, dx, to)
+        };
+        let (of, linear) = ((&saved.linear, &normed as &dyn Source), &parameters.linear);
+        self.linear
+            .backward_read(of, linear, dy, gradients.linear, of_norm)
     }
 }

@@ -7,6 +7,7 @@
 
 mod captured;
 mod counts;
+mod handles;
 mod multicast;
 mod processes;
 mod split;
@@ -72,6 +73,8 @@ pub struct Communicator {
     patience: Option<Duration>,
     /// True if it is the one that the user has: the rank leaves when that is dropped.
     seat: bool,
+    /// Handle that all which is made with this one shares.
+    shared: OnceLock<Arc<Communicator>>,
 }
 
 /// Names the rank alone: most other things have a communicator, and all that it has would follow.
@@ -245,22 +248,6 @@ impl Communicator {
     /// What the driver refuses.
     pub(crate) fn turn(&self, current: Current<'_>) -> Result<Turn<'_>, Error> {
         self.own.turn(current)
-    }
-
-    /// Another handle of this rank, for what was made with it.
-    pub(crate) fn handle(&self) -> Communicator {
-        Communicator {
-            rank: self.rank,
-            own: self.own.clone(),
-            copies: self.copies.clone(),
-            compares: self.compares.clone(),
-            group: self.group.clone(),
-            proven: self.proven.clone(),
-            metrics: self.metrics.clone(),
-            ancestors: self.ancestors.clone(),
-            patience: self.patience,
-            seat: false,
-        }
     }
 
     /// True if that is in this communicator's heap.

@@ -3,10 +3,12 @@
 
 use counterflow::schedules::{AgGemmOp, GemmRsOp};
 use counterflow::{UserBuffer, families::AllGatherGemm, prelude::bf16};
+use counterflow_runtime::op::Part;
 use counterflow_runtime::{Communicator, Error, Op, Tensor};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
 use std::cell::Cell;
+use std::sync::Arc;
 
 /// The system's allocator, with the number of allocations of threads that are watched.
 struct Counting;
@@ -167,5 +169,22 @@ fn a_launch_that_was_made_before_allocates_nothing() -> Result<(), Error> {
         op.on(&ranks[rank]).x(&*x).w(&*w).y(y).launch().map(drop)
     })?;
     assert_eq!(launches, 0, "a sum");
+
+    // What a program's own kernel is given.
+    let mut own = Communicator::each(&ranks, |rank| {
+        let (from, to) = (rank.zeros::<f32>([64])?, rank.zeros::<f32>([64])?);
+        Ok((from, to, rank.allocate::<f32>("shared", [64])?))
+    })?;
+    let thing = Arc::new("for a graph");
+    let steps = allocations(&ranks, |rank| {
+        let (from, to, shared) = &mut own[rank];
+        let step = ranks[rank].step(&ranks[rank]).keep(thing.clone());
+        let step = step.part(Part::of::<f32>(64).read("from"), &*from);
+        let step = step.part(Part::of::<f32>(64).read("shared"), &*shared);
+        let step = step.part(Part::of::<f32>(64).written("to"), to);
+        // SAFETY: no kernel is launched.
+        unsafe { step.launch(|_| Ok(())) }.map(drop)
+    })?;
+    assert_eq!(steps, 0, "a step");
     Ok(())
 }

@@ -70,7 +70,7 @@ fn back_to_back(schedule: Schedule, probes: Probes, (launches, late): (usize, u6
     let worlds: &[u32] = if count < 4 { &[2, 4] } else { &[4] };
     for ranks in worlds.iter().copied() {
         let Some(world) = gpus::world(ranks) else {
-            return;
+            continue;
         };
         let program = schedule();
         let fill = if program.name == "gemm_rs_add" {

@@ -75,14 +75,44 @@ pub fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ranks on a GPU each, or, where there are too few, some on the same; nothing without a GPU.
-pub fn world(world: u32) -> Option<World> {
-    here().map(|count| World::on(world, count))
+/// Worlds of which `COUNTERFLOW_TEST_WORLDS` has the numbers of ranks: `3,4`. Only those run, and only with a GPU for each rank.
+const WORLDS: &str = "COUNTERFLOW_TEST_WORLDS";
+
+/// True if a world on so many GPUs is to run here. Says what is left out.
+pub fn runs(world: u32, gpus: u32) -> bool {
+    let Some(wanted) = std::env::var(WORLDS).ok().filter(|text| !text.is_empty()) else {
+        return true;
+    };
+    let runs = is_among(&wanted, world, gpus);
+    let runs = runs.unwrap_or_else(|| panic!("{WORLDS}={wanted}: numbers of ranks, as in 3,4"));
+    if !runs {
+        println!("  left out by {WORLDS}={wanted}: ranks {world}, GPUs {gpus}");
+    }
+    runs
 }
 
-/// All ranks on one GPU; nothing without one.
+/// True if the list has the world, which has a GPU for each rank. None: it is no list of numbers of ranks.
+fn is_among(wanted: &str, world: u32, gpus: u32) -> Option<bool> {
+    let numbers = wanted.split(',').map(|number| number.trim().parse::<u32>());
+    let numbers = numbers.collect::<Result<Vec<_>, _>>().ok()?;
+    (!numbers.contains(&0)).then(|| numbers.contains(&world) && gpus >= world)
+}
+
+/// Ranks on a GPU each, or, where there are too few, some on the same; nothing without a GPU, nor of a world that is left out.
+pub fn world(world: u32) -> Option<World> {
+    let count = here()?;
+    runs(world, count).then(|| World::on(world, count))
+}
+
+/// One rank whose results those of worlds are held to: it is never left out.
+pub fn alone() -> Option<World> {
+    here().map(|_| World::on(1, 1))
+}
+
+/// All ranks on one GPU; nothing without one, nor of a world that is left out.
 pub fn loopback(world: u32) -> Option<World> {
-    here().map(|_| World::on(world, 1))
+    here()?;
+    runs(world, 1).then(|| World::on(world, 1))
 }
 
 /// On one GPU, and then on all, if there are more.
@@ -91,6 +121,7 @@ pub fn both_ways(world: u32) -> impl Iterator<Item = World> {
     let one = count.map(|_| 1);
     let all = count.filter(|count| *count > 1 && world > 1);
     let ways = one.into_iter().chain(all);
+    let ways = ways.filter(move |gpus| runs(world, *gpus));
     ways.map(move |gpus| World::on(world, gpus))
 }
 
@@ -98,5 +129,20 @@ pub fn both_ways(world: u32) -> impl Iterator<Item = World> {
 pub fn dawdle(numbers: &mut Numbers, microseconds: u64) {
     if microseconds > 0 && numbers.below(4) != 0 {
         std::thread::sleep(Duration::from_micros(numbers.below(microseconds)));
+    }
+}
+
+#[test]
+fn worlds_run_where_they_are_asked_for_and_each_rank_has_a_gpu() {
+    let among = |world, gpus| is_among("3, 4", world, gpus);
+    assert_eq!([3, 4].map(|world| among(world, 4)), [Some(true); 2]);
+    // Another world, and ranks that share a GPU.
+    let others = [(2, 4), (8, 4), (4, 3), (3, 1)];
+    assert_eq!(
+        others.map(|(world, gpus)| among(world, gpus)),
+        [Some(false); 4]
+    );
+    for nonsense in ["", "3;4", "all", "0", "-1"] {
+        assert_eq!(is_among(nonsense, 1, 1), None, "{nonsense}");
     }
 }

@@ -89,7 +89,7 @@ fn sums_of_nothing_are_zero() {
     let mut launches = 0;
     for (number, (program, variant)) in (0..).zip(variants()) {
         let Some(world) = gpus::world(variant.world) else {
-            return;
+            continue;
         };
         let device = Device::gpus(&world, Probes::default(), 0);
         let case = on(&device, &program, &variant, &shapes());

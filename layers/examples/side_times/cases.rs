@@ -223,7 +223,7 @@ fn norms<'a>(
         bytes: data.bytes(4, 0),
         run: Box::new(move |at| {
             let (both, of) = (
-                [data.x.at(at), data.dy.at(at)],
+                (data.x.at(at), data.dy.at(at)),
                 (&data.gamma, &data.statistics),
             );
             let (residual, dx) = (Some(data.residual.at(at)), &mut data.y.to(at));

@@ -7,6 +7,7 @@ use super::{Gradients, Linear, Parameters, Saved, Source, fits};
 use crate::overlap::Parallel;
 use crate::step::CODES;
 
+use counterflow::op::Argument;
 use counterflow::prelude::bf16;
 use counterflow::{Error, Tensor, UserBuffer};
 
@@ -47,25 +48,61 @@ impl Linear {
         dx: &mut Tensor<bf16>,
         gradients: Gradients<'_>,
     ) -> Result<(), Error> {
-        let rows = saved.rows;
+        self.checks_backward(saved.rows, parameters, dy, &gradients)?;
+        fits("dx", dx.shape(), self.input_shape(saved.rows))?;
+        if saved.rows == 0 {
+            return Ok(());
+        }
+        let _turn = self.userbuffers.turn();
+        let of = (saved, source);
+        match self.sums_gradients_of_input() {
+            true => self.of_column(of, parameters, dy, |own| take(own, dx), gradients),
+            false => self.of_own(of, parameters, dy, dx, gradients),
+        }
+    }
+
+    /// As `backward_of`, where `read` enqueues what reads the gradient of the input: straight from the buffer that its sum comes to, if
+    /// ranks sum it. Without rows there is nothing to read.
+    pub(crate) fn backward_read(
+        &self,
+        (saved, source): (&Saved, &dyn Source),
+        parameters: &Parameters<'_>,
+        dy: &dyn Source,
+        gradients: Gradients<'_>,
+        read: impl FnOnce(Argument<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.checks_backward(saved.rows, parameters, dy, &gradients)?;
+        if saved.rows == 0 {
+            return Ok(());
+        }
+        // Until it is read, no other call may sum there.
+        let _turn = self.userbuffers.turn();
+        let of = (saved, source);
+        if self.sums_gradients_of_input() {
+            return self.of_column(of, parameters, dy, |own| read(own.into()), gradients);
+        }
+        let mut dx = self.lend_input(saved.rows)?;
+        self.of_own(of, parameters, dy, &mut dx, gradients)?;
+        read((&*dx).into())
+    }
+
+    /// True if ranks sum the gradients of an input that each has a shard of.
+    fn sums_gradients_of_input(&self) -> bool {
+        self.config.parallel == Parallel::Column && !self.is_alone()
+    }
+
+    fn checks_backward(
+        &self,
+        rows: usize,
+        parameters: &Parameters<'_>,
+        dy: &dyn Source,
+        gradients: &Gradients<'_>,
+    ) -> Result<(), Error> {
         self.checks(rows, parameters)?;
         if let Some(dy) = dy.tensor() {
             fits("dy", dy.shape(), self.output_shape(rows))?;
         }
-        fits("dx", dx.shape(), self.input_shape(rows))?;
-        self.checks_gradients(&gradients)?;
-        if rows == 0 {
-            return Ok(());
-        }
-        let _turn = self.userbuffers.turn();
-        match self.config.parallel {
-            Parallel::Column if !self.is_alone() => {
-                self.of_column((saved, source), parameters, dy, dx, gradients)
-            }
-            Parallel::Column | Parallel::Row => {
-                self.of_own((saved, source), parameters, dy, dx, gradients)
-            }
-        }
+        self.checks_gradients(gradients)
     }
 
     fn checks_gradients(&self, gradients: &Gradients<'_>) -> Result<(), Error> {
@@ -92,13 +129,13 @@ impl Linear {
         }
     }
 
-    /// `dx = reduce_scatter(dy · w)` and `dw += dyᵀ · all_gather(x)`.
+    /// `dx = reduce_scatter(dy · w)` and `dw += dyᵀ · all_gather(x)`. `taken` enqueues what reads dx where it comes to.
     fn of_column(
         &self,
         (saved, source): (&Saved, &dyn Source),
         parameters: &Parameters<'_>,
         dy: &dyn Source,
-        dx: &mut Tensor<bf16>,
+        taken: impl FnOnce(&UserBuffer<bf16>) -> Result<(), Error>,
         mut gradients: Gradients<'_>,
     ) -> Result<(), Error> {
         let rows = saved.rows;
@@ -140,7 +177,7 @@ impl Linear {
         {
             self.sum(partial, &mut own, None, rows)?;
         }
-        take(&own, dx)?;
+        taken(&own)?;
         if gradients.bias.is_none() {
             return Ok(());
         }

@@ -132,7 +132,7 @@ impl NormKernels {
     pub fn backward<'a>(
         &'a self,
         [rows, columns]: [usize; 2],
-        [x, dy]: [&'a Tensor<bf16>; 2],
+        (x, dy): (&'a Tensor<bf16>, impl Into<Argument<'a>>),
         (gamma, of): (&'a Tensor<bf16>, &'a Tensor<f32>),
         residual: Option<&'a Tensor<bf16>>,
         dx: &'a mut Tensor<bf16>,

@@ -1,6 +1,6 @@
 //! What each kind of work takes the host to enqueue: those that steps of FP8 have.
 
-use super::each;
+use super::{each, enqueued};
 use counterflow::prelude::{bf16, e4m3};
 use counterflow::quantise::{self, Delayed, Histories, Quantiser, ScaleRule, Scaling};
 use counterflow::rule::Fp8;
@@ -111,5 +111,50 @@ fn what_each_kind_of_work_takes_the_host() {
             "{name:34} {time:7.1} µs | by rank {}",
             others.collect::<Vec<_>>().join(" ")
         );
+    }
+}
+
+/// Steps of a sample. The first ones build, prove and allocate.
+const STEPS: usize = 220;
+const FIRST: usize = 20;
+
+/// Medians of microseconds, pass by pass and of the step, and what a step enqueues.
+fn step(rank: &Arc<Communicator>, layers: usize) -> Result<(Vec<(&'static str, f64)>, u64), Error> {
+    let (_, layers) = enqueued::LAYERS[layers];
+    let counter = enqueued::steps(rank, (true, &[Some(true); STEPS]), layers)?;
+    let took = counter.took();
+    let passes = took.len() / STEPS;
+    let median = |mut all: Vec<f64>| {
+        all.sort_by(f64::total_cmp);
+        all[all.len() / 2]
+    };
+    let late = &took[FIRST * passes..];
+    let of = |pass: usize| {
+        let times = late.iter().skip(pass).step_by(passes);
+        (late[pass].0, median(times.map(|(_, time)| *time).collect()))
+    };
+    let whole = late
+        .chunks(passes)
+        .map(|step| step.iter().map(|(_, time)| time).sum());
+    let mut found: Vec<_> = (0..passes).map(of).collect();
+    found.push(("step", median(whole.collect())));
+    Ok((found, counter.enqueued()))
+}
+
+/// Of FP8 with overlap, delayed scaling; the host waits for nobody but where a queue is full.
+#[test]
+#[ignore = "a measurement, which wants GPUs for itself"]
+fn what_a_step_takes_the_host() {
+    for (layers, (name, _)) in enqueued::LAYERS.iter().enumerate() {
+        let found = each(2, |rank| step(rank, layers)).expect("two ranks");
+        let (passes, enqueued) = &found[0];
+        println!("{name}: {enqueued} kernels and copies");
+        for (at, (pass, _)) in passes.iter().enumerate() {
+            let ranks = found.iter().map(|(of, _)| format!("{:7.1}", of[at].1));
+            println!(
+                "  {pass:14} {} µs by rank",
+                ranks.collect::<Vec<_>>().join(" ")
+            );
+        }
     }
 }

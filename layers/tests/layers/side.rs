@@ -399,7 +399,7 @@ fn all(rank: &Arc<Communicator>, whole: bool) -> Result<Vec<(String, Vec<u32>)>,
                 (rank.zeros([1, shape[1]])?, rank.zeros([1, shape[1]])?);
             let to = beta.is_some().then_some(&mut of_beta);
             let (of, to) = ((&gamma, &statistics), (&mut of_gamma, to));
-            norm.backward(shape, [&x, &dy], of, Some(&y), &mut dx, to)?;
+            norm.backward(shape, (&x, &dy), of, Some(&y), &mut dx, to)?;
             for (name, tensor) in [("y", &y), ("dx", &dx)] {
                 of_bf16(&format!("{kind:?} {shape:?}: {name}"), tensor)?;
             }

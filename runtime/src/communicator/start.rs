@@ -11,8 +11,8 @@ use crate::own::Own;
 use crate::proof::Proven;
 use crate::retire;
 use counterflow_codegen::shape::MAX_WORLD;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tracing::debug;
 
@@ -186,6 +186,7 @@ impl Communicator {
             ancestors: Arc::default(),
             patience: None,
             seat: true,
+            shared: OnceLock::new(),
         }
     }
 

@@ -1,7 +1,8 @@
-//! The list of what a launch is given. A thread keeps the memory of one from launch to launch, so that a launch allocates none,
-//! and is small: its builder's methods move it, each once more.
+//! The list of what a launch or a step is given. A thread keeps the memory of one from launch to launch, so that a launch allocates
+//! none, and is small: its builder's methods move it, each once more.
 
 use super::given::Argument;
+use super::part::Part;
 use counterflow_codegen::program::TensorId;
 use std::cell::Cell;
 
@@ -9,9 +10,14 @@ use std::cell::Cell;
 /// less time than the op.
 pub(super) type Given<'a> = Vec<(TensorId, Argument<'a>)>;
 
+/// The same of a step.
+pub(super) type Parts<'a> = Vec<(Part, Argument<'a>)>;
+
 thread_local! {
     /// An empty list that no launch of the thread has.
     static SPARE: Cell<Given<'static>> = const { Cell::new(Vec::new()) };
+    /// The same of steps.
+    static PARTS: Cell<Parts<'static>> = const { Cell::new(Vec::new()) };
 }
 
 /// An empty list, in the memory of an earlier one of the thread.
@@ -21,12 +27,25 @@ pub(super) fn take<'a>() -> Given<'a> {
 }
 
 /// Keeps a list's memory for the thread's next launch.
-pub(super) fn keep(mut given: Given<'_>) {
-    given.clear();
-    // Of nothing, with another lifetime: that stays in its memory, as a test of allocations holds.
-    let empty = given.into_iter().map_while(|_| None).collect();
+pub(super) fn keep(given: Given<'_>) {
     // As above.
-    let _ = SPARE.try_with(|spare| spare.set(empty));
+    let _ = SPARE.try_with(|spare| spare.set(emptied(given)));
+}
+
+/// The same as `take`, of a step.
+pub(super) fn take_parts<'a>() -> Parts<'a> {
+    PARTS.try_with(Cell::take).unwrap_or_default()
+}
+
+/// The same as `keep`, of a step.
+pub(super) fn keep_parts(parts: Parts<'_>) {
+    let _ = PARTS.try_with(|spare| spare.set(emptied(parts)));
+}
+
+/// Nothing, in the same memory, for arguments of another lifetime: a test of allocations holds that it stays there.
+fn emptied<K>(mut list: Vec<(K, Argument<'_>)>) -> Vec<(K, Argument<'static>)> {
+    list.clear();
+    list.into_iter().map_while(|_| None).collect()
 }
 
 #[cfg(test)]

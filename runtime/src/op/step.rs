@@ -2,6 +2,8 @@
 
 use super::argument::{Extent, Home};
 use super::given::{Argument, Open, lenders};
+use super::part::Part;
+use super::spare::{self, Parts};
 use crate::attempt::Attempt;
 use crate::caller::{Caller, Order, Place, captured, in_order};
 use crate::communicator::Communicator;
@@ -12,72 +14,12 @@ use crate::own::Work;
 use crate::pending::Pending;
 use crate::recording::Keeps;
 use counterflow_codegen::dtype::Dtype;
+use smallvec::SmallVec;
 use std::any::Any;
 use std::sync::Arc;
 
-/// Memory that a step reads or writes.
-///
-/// ```
-/// use counterflow::{op::Part, prelude::e4m3};
-///
-/// let _scale = Part::of::<f32>(1).read("scale");
-/// let _codes = Part::of::<e4m3>(64 * 64).written("codes");
-/// let _scales = Part::of::<f32>(63).by_elements().written("scales"); // may be some rows of others
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Part {
-    name: &'static str,
-    /// None: elements that no schedule's tensor has.
-    dtype: Option<Dtype>,
-    /// Bytes of one.
-    each: usize,
-    elements: usize,
-    written: bool,
-    by_elements: bool,
-}
-
-impl Part {
-    /// So many elements of that type at least.
-    pub const fn of<T: Element>(elements: usize) -> Part {
-        Part {
-            name: "memory",
-            dtype: T::TENSOR,
-            each: size_of::<T>(),
-            elements,
-            written: false,
-            by_elements: false,
-        }
-    }
-
-    /// Marks the part as accessed one element at a time: it starts at any element, and not at a multiple of 16 bytes.
-    #[must_use]
-    pub const fn by_elements(self) -> Part {
-        Part {
-            by_elements: true,
-            ..self
-        }
-    }
-
-    fn bytes(&self) -> u64 {
-        (self.elements * self.each) as u64
-    }
-
-    /// An input of that name.
-    #[must_use]
-    pub const fn read(self, name: &'static str) -> Part {
-        Part { name, ..self }
-    }
-
-    /// An output of that name.
-    #[must_use]
-    pub const fn written(self, name: &'static str) -> Part {
-        Part {
-            name,
-            written: true,
-            ..self
-        }
-    }
-}
+/// As many as most steps have parts.
+type Few<T> = SmallVec<[T; 8]>;
 
 /// Kernels of a program's own that are put together as a launch. Nothing is enqueued before [`Step::launch`].
 ///
@@ -105,8 +47,8 @@ impl Part {
 pub struct Step<'a> {
     rank: &'a Communicator,
     caller: Caller<'a>,
-    parts: Vec<(Part, Argument<'a>)>,
-    kept: Vec<Arc<dyn Any + Send + Sync>>,
+    parts: Parts<'a>,
+    kept: SmallVec<[Arc<dyn Any + Send + Sync>; 2]>,
 }
 
 /// A step while it is enqueued.
@@ -125,7 +67,7 @@ pub struct Step<'a> {
 #[derive(Debug)]
 pub struct Running<'a> {
     stream: &'a Stream,
-    parts: Vec<(Part, Address)>,
+    parts: &'a [(Part, Address)],
 }
 
 /// A step whose kernel waits for the peers' kernels.
@@ -159,8 +101,8 @@ impl Communicator {
         Step {
             rank: self,
             caller: on.into(),
-            parts: Vec::new(),
-            kept: Vec::new(),
+            parts: spare::take_parts(),
+            kept: SmallVec::new(),
         }
     }
 }
@@ -245,7 +187,7 @@ impl<'a> Step<'a> {
         } = self;
         let entry = with.as_ref().and_then(|together| together.entry);
         kept.extend(with.as_ref().map(|together| together.kept.clone()));
-        let rank = &Arc::new(rank.handle());
+        let rank = rank.shared();
         let current = rank.gpu().current()?;
         let place = order.place(rank, current)?;
         let own = rank.own_stream();
@@ -281,12 +223,12 @@ impl<'a> Step<'a> {
         for stream in &theirs {
             current.wait(users, &current.order(stream)?)?;
         }
-        let mut opened: Vec<Open<'_>> = Vec::with_capacity(parts.len());
-        let mut ranges = Vec::with_capacity(parts.len());
+        let mut opened: Few<Open<'_>> = Few::new();
+        let mut ranges: Few<(Part, Address)> = Few::new();
         for (part, argument) in &mut parts {
             let open = argument.open(users)?;
             open.ready(rank.rank())?;
-            ranges.push((*part, open.start()));
+            ranges.push((*part, Address::of(open.start())));
             opened.push(open);
         }
         apart(&ranges)?;
@@ -300,9 +242,7 @@ impl<'a> Step<'a> {
         rank.own().counts(Work::Step);
         let running = |stream| Running {
             stream,
-            parts: (ranges.iter())
-                .map(|(part, at)| (*part, Address::of(*at)))
-                .collect(),
+            parts: &ranges,
         };
         if let Place::Captured(stream) = place {
             return captured(rank, current, stream, entry.as_ref(), |graph, begins| {
@@ -340,6 +280,7 @@ impl<'a> Step<'a> {
         let done = done?;
         // The work is enqueued: what uses or frees another library's memory later comes after it.
         drop(opened);
+        spare::keep_parts(parts);
         Ok(done)
     }
 }
@@ -388,8 +329,9 @@ fn check(
 }
 
 /// Rejects memory that starts where vectors cannot, and memory that is written and read at once.
-fn apart(ranges: &[(Part, u64)]) -> Result<(), Error> {
+fn apart(ranges: &[(Part, Address)]) -> Result<(), Error> {
     for (at, (part, start)) in ranges.iter().enumerate() {
+        let start = start.get();
         let align = match part.elements > 1 {
             true if part.by_elements => part.each as u64,
             true => 16,
@@ -405,11 +347,12 @@ fn apart(ranges: &[(Part, u64)]) -> Result<(), Error> {
             });
         }
         for (other, from) in &ranges[at + 1..] {
+            let from = from.get();
             let (first, end) = (
                 start.max(from),
                 (start + part.bytes()).min(from + other.bytes()),
             );
-            if *first < end && (part.written || other.written) {
+            if first < end && (part.written || other.written) {
                 return Err(Error::Usage {
                     what: format!(
                         "{} and {} overlap, and one is written",

@@ -143,7 +143,7 @@ const CELLS: &str = "cuStreamBatchMemOp_v2";
 const COPY: &str = "cuMemcpyBatchAsync_v2";
 
 /// cudarc selects the GPU for each of its own calls: a slice's last use is waited for, and the launch marked as its use.
-const WAYS: [Way; 9] = [
+const WAYS: [Way; 10] = [
     Way {
         name: "in the rank's own order",
         bar: 6.0,
@@ -209,6 +209,12 @@ const WAYS: [Way; 9] = [
         bar: 8.0,
         queued: QUEUED,
         asks: &[SELECT, RECORDS, MARK, WAIT, "cuGraphLaunch", MARK, WAIT],
+    },
+    Way {
+        name: "a step without a kernel",
+        bar: 1.0,
+        queued: QUEUED,
+        asks: &[SELECT],
     },
 ];
 type Launch<'a> = &'a mut dyn FnMut() -> Result<(), Error>;
@@ -278,7 +284,12 @@ fn every_way(
         let launch = pull.on(&stream).tensor("x", &pulled).tensor("w", &w);
         launch.tensor("y", &mut y).launch().map(drop)
     })?;
-    way(&mut || graph.launch(&graphed).map(drop))
+    way(&mut || graph.launch(&graphed).map(drop))?;
+    way(&mut || {
+        let step = rank.step(rank);
+        // SAFETY: no kernel is launched.
+        unsafe { step.launch(|_| Ok(())) }.map(drop)
+    })
 }
 
 /// The driver's calls of the last of some launches.

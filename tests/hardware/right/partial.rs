@@ -78,6 +78,9 @@ fn fp8_partial_sums_have_the_bits_of_the_emulator() {
         .flat_map(|of| (1..=4).map(move |ranks| (of, ranks)))
     {
         let Some(gpus) = gpus::here() else { return };
+        if !gpus::runs(ranks, gpus) {
+            continue;
+        }
         let (matrix, _) = sending(sendings()[0]);
         let matrix = Matrix {
             sizes: &[(272, 144)],

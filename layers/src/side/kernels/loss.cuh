@@ -2,15 +2,21 @@
 
 #include "numbers.cuh"
 
-// e^(x - most) · by · scale of eight columns, and (e^(x - most) · by - 1) · scale of the one that is the target.
-__device__ __forceinline__ Eight gradient_of(const Eight& x8, Num most, Num by, u32 target, float scale) {
-    Eight dx8;
-    const Num scaled = by * Num(scale);
-    dx8.fill([&](u32 j) { return exp_below(x8[j] - most) * scaled; });
-    if (target < 8)
-        dx8.fill([&](u32 j) { return j == target ? (exp_below(x8[j] - most) * by - Num(1.f)) * Num(scale) : dx8[j]; });
-    return dx8;
-}
+// What makes a row's gradient: e^(x - most) · by · scale of each column, but `own` of the target.
+struct Slope {
+    Num most, scaled, own;
+    // x: the target's logit.
+    __device__ __forceinline__ Slope(Num most, Num by, Num scale, Num x)
+        : most(most), scaled(by * scale), own((exp_below(x - most) * by - Num(1.f)) * scale) {}
+    // Of eight columns, where e(j) is e^(x - most) of column j.
+    template <class E>
+    __device__ __forceinline__ Eight of(E e, u32 target) const {
+        Eight dx8;
+        dx8.fill([&](u32 j) { return e(j) * scaled; });
+        if (target < 8) dx8.fill([&](u32 j) { return j == target ? own : dx8[j]; });
+        return dx8;
+    }
+};
 
 // Zeros or NaN of a row that counts nothing, or whose target is no class.
 __device__ __forceinline__ void no_gradient(void* dx, u64 first, u32 eights, bool counts) {
@@ -21,20 +27,30 @@ __device__ __forceinline__ void no_gradient(void* dx, u64 first, u32 eights, boo
 
 // Eights that a thread keeps of a row: 32,768 columns. What is behind them is read again.
 constexpr u32 KEPT = 16;
+// Those of them whose exponentials are kept, in twice the registers. The kernel's rate is that of its instructions, most of which are
+// exponentials: the gradient computes again each that is not kept. More than 12 would spill.
+constexpr u32 RAISED = 10;
 
 // A row of logits.
 struct Row {
     Eight held[KEPT];
+    Num raised[RAISED][8];
     const void* x;
     u64 first;
     u32 eights;
 
-    // f(eight of the row, its elements) for each eight of this thread.
-    template <class F>
-    __device__ __forceinline__ void each(F f) const {
+    // f(which of this thread's, which of the row's) for the eights from FROM to TO that there are.
+    template <u32 FROM, u32 TO, class F>
+    __device__ __forceinline__ void some(F f) const {
 #pragma unroll
-        for (u32 i = 0; i < KEPT; ++i)
-            if (i * THREADS + threadIdx.x < eights) f(i * THREADS + threadIdx.x, held[i]);
+        for (u32 i = FROM; i < TO; ++i)
+            if (i * THREADS + threadIdx.x < eights) f(i, i * THREADS + threadIdx.x);
+    }
+
+    // f(which of the row's, its elements) for each eight of this thread from the one of that number on.
+    template <u32 FROM, class F>
+    __device__ __forceinline__ void each(F f) const {
+        some<FROM, KEPT>([&](u32 i, u32 at) { f(at, held[i]); });
         for (u32 at = KEPT * THREADS + threadIdx.x; at < eights; at += THREADS) {
             Eight x8;
             x8.load(x, first + at);
@@ -45,21 +61,26 @@ struct Row {
     // Reads it. Gives the largest logit; never -0.
     __device__ __forceinline__ Num load(const void* from, u32 columns) {
         x = from, eights = columns / 8, first = u64(blockIdx.x) * eights;
-#pragma unroll
-        for (u32 i = 0; i < KEPT; ++i)
-            if (i * THREADS + threadIdx.x < eights) held[i].load(x, first + i * THREADS + threadIdx.x);
+        some<0, KEPT>([&](u32 i, u32 at) { held[i].load(x, first + at); });
         u32 pair = 0xff80ff80u;
-        each([&](u32, const Eight& x8) {
+        each<0>([&](u32, const Eight& x8) {
 #pragma unroll
             for (u32 word = 0; word < 4; ++word) asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(pair) : "r"(pair), "r"(x8.words[word]));
         });
         return largest_of_cta(larger(from_bf16(pair & 0xffffu), from_bf16(pair >> 16))) + Num(0.f);
     }
 
-    // The sum of e^(x - less).
-    __device__ __forceinline__ Num sum(Num less) const {
+    // The sum of e^(x - less). Keeps the first ones.
+    __device__ __forceinline__ Num sum(Num less) {
         Num sum = 0.f;
-        each([&](u32, const Eight& x8) {
+        some<0, RAISED>([&](u32 i, u32) {
+#pragma unroll
+            for (u32 j = 0; j < 8; ++j) {
+                raised[i][j] = exp_below(held[i][j] - less);
+                sum = sum + raised[i][j];
+            }
+        });
+        each<RAISED>([&](u32, const Eight& x8) {
 #pragma unroll
             for (u32 j = 0; j < 8; ++j) sum = sum + exp_below(x8[j] - less);
         });
@@ -69,9 +90,12 @@ struct Row {
     // The logit of a column that there is.
     __device__ __forceinline__ Num of(u32 column) const { return from_bf16(static_cast<const u16*>(x)[8 * first + column]); }
 
-    // dx = softmax · scale, but for the target (a column, or none that there is).
-    __device__ __forceinline__ void gradient(void* dx, Num most, Num by, u32 target, float scale) const {
-        each([&](u32 at, const Eight& x8) { gradient_of(x8, most, by, target - 8 * at, scale).store(dx, first + at); });
+    // dx = softmax · scale, but for the target (a column, or none that there is). After `sum(most)`.
+    __device__ __forceinline__ void gradient(void* dx, const Slope& slope, u32 target) const {
+        some<0, RAISED>([&](u32 i, u32 at) { slope.of([&](u32 j) { return raised[i][j]; }, target - 8 * at).store(dx, first + at); });
+        each<RAISED>([&](u32 at, const Eight& x8) {
+            slope.of([&](u32 j) { return exp_below(x8[j] - slope.most); }, target - 8 * at).store(dx, first + at);
+        });
     }
 };
 
@@ -89,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     const Num most = row.load(x, columns);
     // Read before the threads meet the last time: dx may be x.
     const Num own = row.of(target), sum = row.sum(most);
-    row.gradient(dx, most, inverse(sum), target, scale);
+    row.gradient(dx, Slope(most, inverse(sum), scale, own), target);
     // The difference first: `most + ln(sum)` would round away the loss of a row that is sure of its target.
     if (threadIdx.x == 0) losses[blockIdx.x] = (ln_of(sum) - (own - most)).v;
 }
@@ -128,11 +152,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         sum = sum + Num(part.y) * exp_of(Num(part.x) - most);
         own = own + Num(part.z);
     }
-    const Num by = inverse(sum);
+    // Columns before the first one have numbers beyond the last.
+    const Num x_own = target - first < columns ? from_bf16(static_cast<const u16*>(x)[8 * row + target - first]) : Num(0.f);
+    const Slope slope(most, inverse(sum), scale, x_own);
+    // dx may be x.
+    __syncthreads();
     for (u32 at = threadIdx.x; at < eights; at += THREADS) {
         Eight x8;
         x8.load(x, row + at);
-        gradient_of(x8, most, by, target - first - 8 * at, scale).store(dx, row + at);
+        slope.of([&](u32 j) { return exp_below(x8[j] - most); }, target - first - 8 * at).store(dx, row + at);
     }
     if (threadIdx.x == 0) losses[blockIdx.x] = (ln_of(sum) - (own - most)).v;
 }
