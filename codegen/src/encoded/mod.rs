@@ -42,7 +42,7 @@ pub(crate) fn encodings(program: &Program, variant: &Variant) -> Result<Vec<Enco
 /// The program with the scales and amaxes of its tensors. One that has them is as it is.
 ///
 /// # Errors
-/// As [`encodings`], and statements that would lose a scale.
+/// What a variant asks for that the program has no place for, and statements that would lose a scale.
 pub fn encoded<'p>(
     program: &'p Program,
     variant: &Variant,
