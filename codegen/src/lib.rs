@@ -3,7 +3,7 @@
 //! This crate reads no files, environment variables or clocks, has no `unsafe`, and uses no device.
 //!
 //! ```
-//! use counterflow_codegen::{cuda, lower::lower, sm90, verify};
+//! use counterflow_codegen::{lower::lower, sm90, verify};
 //! use counterflow_codegen::{machine::Machine, shape::Shape, variant::Variant};
 //! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
 //! # use example::ag_gemm;
@@ -15,22 +15,19 @@
 //! let plan = series.plan(&shape)?; // this launch, proven
 //!
 //! println!("{} bytes of the heap", plan.heap.bytes);
-//! // It becomes CUDA, once what its warps do is proven, too.
+//! // What its warps do is proven, too.
 //! let pipeline = verify::pipeline(sm90::build(&kernel)?)?; // `verify::warps(&kernel)` is both
-//! let source = cuda::emit(&pipeline);
-//! assert!(source.text.contains(&source.entry));
-//! println!("{}", cuda::prelude()); // what the text includes
+//! println!("{}", pipeline.text());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Two crates are above this one: `counterflow-emulator` runs kernels and plans on emulated ranks, beside a reference, and
+//! Three crates are above this one: `counterflow-emitter` prints the pipeline as CUDA, `counterflow-emulator` runs kernels and plans on emulated ranks, beside a reference, and
 //! `counterflow-timeline` predicts their time.
 #![forbid(unsafe_code)]
 
 pub mod bits;
 pub mod builder;
 mod checked;
-pub mod cuda;
 pub mod diag;
 pub mod dtype;
 pub mod encoded;

@@ -1,7 +1,6 @@
 //! Answers of an architecture. [`crate::verify`] asks for them, and judges each before anybody else sees it.
 
 use crate::checked::Checked;
-use crate::cuda::{self, CudaSource};
 use crate::diag::Diagnostics;
 use crate::kernel::Kernel;
 use crate::sm90::{self, cta::Decision};
@@ -17,7 +16,7 @@ use crate::warp::Pipeline;
 /// let (series, _) = example::proven();
 /// let target = Target::of(series.kernel().variant.arch);
 /// let pipeline = verify::pipeline((target.build)(series.kernel())?)?; // `verify::warps` is both
-/// println!("{}", (target.emit)(&pipeline).text);
+/// println!("{}", pipeline.kernel.name);
 /// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -27,15 +26,12 @@ pub struct Target {
     /// Builds the work of each warp, with every barrier, fence and signal. It refuses what this version has no
     /// pipeline for.
     pub build: fn(&Checked<Kernel>) -> Result<Pipeline, Diagnostics>,
-    /// The text for the compiler of the architecture.
-    pub emit: fn(&Checked<Pipeline>) -> CudaSource,
 }
 
 /// Hopper.
 const SM90: Target = Target {
     decide: sm90::cta::decide,
     build: sm90::build,
-    emit: cuda::emit,
 };
 
 impl Target {
@@ -45,9 +41,4 @@ impl Target {
             Arch::Sm90 | Arch::Cpu => &SM90,
         }
     }
-}
-
-/// The text of a pipeline, for the compiler of its architecture.
-pub fn emit(pipeline: &Checked<Pipeline>) -> CudaSource {
-    (Target::of(pipeline.kernel.variant.arch).emit)(pipeline)
 }

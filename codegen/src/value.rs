@@ -1,7 +1,7 @@
 //! Epilogue expressions: the value of a store, element by element, in f32.
 
 mod foreign;
-pub(crate) mod names;
+pub mod names;
 mod operations;
 mod pure;
 
@@ -177,7 +177,7 @@ impl Value {
     }
 
     /// Puts what `f` gives in place of each accumulator.
-    pub(crate) fn with(&self, f: &impl Fn(AccId) -> Value) -> Value {
+    pub fn with(&self, f: &impl Fn(AccId) -> Value) -> Value {
         let boxed = |value: &Value| Box::new(value.with(f));
         match self {
             Value::Acc(acc) => f(*acc),
@@ -213,7 +213,7 @@ impl Value {
     }
 
     /// The functions that it calls, each once, and before each those that it calls itself.
-    pub(crate) fn functions<'a>(&'a self, found: &mut Vec<&'a ScalarFn>) {
+    pub fn functions<'a>(&'a self, found: &mut Vec<&'a ScalarFn>) {
         self.visit(&mut |part| {
             if let Value::Call(function, _) = part
                 && !found.contains(&function)

@@ -5,7 +5,7 @@ use counterflow_codegen::encoding::Granularity;
 use counterflow_codegen::rule::{Convention, Fp8, ScaleRule};
 
 /// Text of scales, which that of rules includes.
-pub const SCALE_HEADER: (&str, &str) = ("scale.cuh", counterflow_codegen::cuda::SCALE);
+pub const SCALE_HEADER: (&str, &str) = ("scale.cuh", counterflow_emitter::SCALE);
 
 /// Text of the rules that scales are made by: kernels of other crates that quantise include it.
 pub const RULE_HEADER: (&str, &str) = ("rule.cuh", include_str!("kernels/rule.cuh"));

@@ -6,7 +6,7 @@ use crate::driver::{Gpu, Stream, write};
 use crate::error::Error;
 use crate::group::Entry;
 use crate::jit::{Compiled, Compiler, Probes, Source, Target};
-use counterflow_codegen::cuda as text;
+use counterflow_emitter as text;
 use counterflow_emulator::open::{self, Compare};
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -12,7 +12,7 @@ use crate::op::{Running, Step, Together, Workspace};
 use crate::pending::Pending;
 use crate::retire;
 use crate::slots;
-use counterflow_codegen::cuda::WATCH_BYTES;
+use counterflow_emitter::WATCH_BYTES;
 use counterflow_emulator::open::{self, Twin, TwinLaunch};
 use std::sync::Arc;
 

@@ -3,9 +3,10 @@
 use super::{root, text};
 use std::collections::BTreeSet;
 
-const PUBLISHED: [&str; 12] = [
+const PUBLISHED: [&str; 13] = [
     ".",
     "codegen",
+    "emitter",
     "emulator",
     "timeline",
     "macros",

@@ -31,6 +31,7 @@ fn errors_of_libraries_say_whose_flags_they_name() {
     let mut seen = 0;
     for folder in [
         "codegen/src",
+        "emitter/src",
         "emulator/src",
         "timeline/src",
         "runtime/src",

@@ -2,9 +2,10 @@
 
 use super::{files, root, short, text};
 
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
     "src",
     "codegen/src",
+    "emitter/src",
     "emulator/src",
     "timeline/src",
     "runtime/src",

@@ -5,7 +5,6 @@ use super::render::Console;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
-use counterflow_codegen::target;
 use counterflow_codegen::verify::{self, Checked};
 use counterflow_runtime::Error;
 
@@ -100,7 +99,7 @@ impl Dump {
     pub(super) fn cuda(self, console: &mut Console<'_>, kernel: &Checked<Kernel>) {
         if self.cuda {
             match verify::warps(kernel) {
-                Ok(pipeline) => console.aside(&target::emit(&pipeline).text),
+                Ok(pipeline) => console.aside(&counterflow_emitter::emit(&pipeline).text),
                 Err(error) => console.aside(&error.to_string()),
             }
         }

@@ -4,14 +4,14 @@ use super::args::Request;
 use super::outcome::Outcome;
 use super::ready;
 use super::render::Console;
-use counterflow_codegen::cuda;
-use counterflow_codegen::{target, verify};
+use counterflow_codegen::verify;
+use counterflow_emitter as cuda;
 use counterflow_runtime::Error;
 use serde_json::{Map, json};
 
 pub(super) fn emit(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
     let ready = ready::ready(request, &request.shape, console)?;
-    let source = target::emit(&verify::warps(&ready.kernel)?);
+    let source = counterflow_emitter::emit(&verify::warps(&ready.kernel)?);
     let whole = cuda::headers(&source)
         .iter()
         .fold(source.text.clone(), |whole, (name, header)| {

@@ -6,7 +6,7 @@ use super::outcome::Outcome;
 use super::ready::Ready;
 use super::render::{self, Console};
 use counterflow_codegen::machine::Machine;
-use counterflow_codegen::{target, verify};
+use counterflow_codegen::verify;
 use counterflow_runtime::Error;
 use counterflow_runtime::jit::{Cached, Compiler};
 use counterflow_runtime::{Device, gpus, launch};
@@ -44,7 +44,7 @@ pub(super) fn run(
     let bar = console.bar(2, "compiling and running");
     let compiler = Compiler::find()?;
     let start = Instant::now();
-    let compiled = launch::compile(&compiler, &target::emit(&pipeline))?;
+    let compiled = launch::compile(&compiler, &counterflow_emitter::emit(&pipeline))?;
     let compiling = start.elapsed().as_secs_f64();
     bar.step();
     let start = Instant::now();

@@ -20,7 +20,8 @@ impl Kernel {
     /// assert_eq!(block, ScaleBlock::F32_1X128);
     /// assert!(kernel.scales_an_operand(scale) && !kernel.scales_a_hidden_layer(scale));
     /// // No store computes scales: neither of y, nor by a rule.
-    /// assert_eq!((kernel.computed_scale_of(y), kernel.computed_scale_block(y), kernel.rule_of(scale)), (None, None, None));
+    /// assert_eq!((kernel.computed_scale_of(y), kernel.computed_scale_block(y)), (None, None));
+    /// assert_eq!((kernel.rule(), kernel.rule_of(scale)), (None, None));
     /// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
     /// ```
     pub fn scales_an_operand(&self, tensor: TensorId) -> bool {
@@ -92,7 +93,7 @@ impl Kernel {
     }
 
     /// The rule by which stores compute scales, if they do: one for all.
-    pub(crate) fn rule(&self) -> Option<ScaleRule> {
+    pub fn rule(&self) -> Option<ScaleRule> {
         (self.buffers.iter()).find_map(|buffer| buffer.usage.rule())
     }
 

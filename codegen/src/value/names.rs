@@ -23,12 +23,12 @@ pub(super) fn is_function(word: &str) -> bool {
 }
 
 /// True if a name is the text's own.
-pub(crate) fn is_taken(name: &str) -> bool {
+pub fn is_taken(name: &str) -> bool {
     TAKEN.split_whitespace().any(|word| word == name)
 }
 
 /// A name of the user's as C++ takes it.
-pub(crate) fn identifier(name: &str) -> String {
+pub fn identifier(name: &str) -> String {
     if is_taken(name) {
         format!("{name}_")
     } else {
@@ -37,7 +37,7 @@ pub(crate) fn identifier(name: &str) -> String {
 }
 
 /// A function of the user's as C++ takes it. One that is called as what texts call would be called instead.
-pub(crate) fn function_identifier(name: &str) -> String {
+pub fn function_identifier(name: &str) -> String {
     match is_function(name) {
         true => format!("{name}_"),
         false => identifier(name),
@@ -45,7 +45,7 @@ pub(crate) fn function_identifier(name: &str) -> String {
 }
 
 /// True if a name is one in C++, too.
-pub(crate) fn is_identifier(name: &str) -> bool {
+pub fn is_identifier(name: &str) -> bool {
     let letters = |c: char| c.is_ascii_alphanumeric() || c == '_';
     name.chars().all(letters) && name.starts_with(|c: char| !c.is_ascii_digit())
 }

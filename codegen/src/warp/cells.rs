@@ -6,15 +6,16 @@ use crate::program::{CounterDim, CounterId, PartitionId, Side};
 use crate::tiling::Tiling;
 
 /// One side of a counter's grid of cells.
-pub(crate) struct CellSide {
+#[derive(Clone, Debug)]
+pub struct CellSide {
     /// What an index along it counts.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// Number of indices.
-    pub(crate) size: Expr,
+    pub size: Expr,
 }
 
 /// Sides of an axis of a counter, outermost first. `columns` gives the columns of cells that a shard of a partition has.
-pub(crate) fn sides(
+pub fn sides(
     kernel: &Kernel,
     axis: CounterDim,
     columns: impl Fn(PartitionId) -> Expr,
@@ -37,7 +38,7 @@ pub(crate) fn sides(
 }
 
 /// Number of a cell. An axis has an index for each of its sides, or the cell's number among those of the axis.
-pub(crate) fn number(axes: &[Vec<CellSide>], indices: &[Vec<Expr>]) -> Expr {
+pub fn number(axes: &[Vec<CellSide>], indices: &[Vec<Expr>]) -> Expr {
     let each = axes.iter().zip(indices);
     each.fold(Expr::Const(0), |before, (sides, indices)| {
         let within = match indices.as_slice() {
@@ -54,13 +55,13 @@ pub(crate) fn number(axes: &[Vec<CellSide>], indices: &[Vec<Expr>]) -> Expr {
 }
 
 /// Number of cells of an axis.
-pub(crate) fn cells(sides: &[CellSide]) -> Expr {
+pub fn cells(sides: &[CellSide]) -> Expr {
     let sizes = sides.iter().map(|side| side.size.clone());
     sizes.fold(Expr::Const(1), |all, size| all * size)
 }
 
 /// Columns of cells of a shard, by a launch's sizes.
-pub(crate) fn columns(kernel: &Kernel, partition: PartitionId) -> Expr {
+pub fn columns(kernel: &Kernel, partition: PartitionId) -> Expr {
     let item = &kernel.partitions[partition.index()];
     let Some(block) = item.column_block else {
         return 1.into();
@@ -73,7 +74,7 @@ pub(crate) fn columns(kernel: &Kernel, partition: PartitionId) -> Expr {
 }
 
 /// Partitions among a counter's axes whose columns of cells a role has at hand: those of tiles. The function takes them.
-pub(crate) fn tiled(kernel: &Kernel, tilings: &[Tiling], counter: CounterId) -> Vec<PartitionId> {
+pub fn tiled(kernel: &Kernel, tilings: &[Tiling], counter: CounterId) -> Vec<PartitionId> {
     let dims = &kernel.counters[counter.index()].dims;
     let tiled = |of: &PartitionId| {
         let partition = &kernel.partitions[of.index()];

@@ -314,7 +314,7 @@ impl FragmentOp {
     }
 
     /// The plane beside a slot of partial sums that it reads or writes, if it does.
-    pub(crate) const fn plane_of_slots(&self) -> Option<TensorId> {
+    pub const fn plane_of_slots(&self) -> Option<TensorId> {
         match self {
             FragmentOp::Quantize {
                 to: ScalesTo::Slot { tensor, .. },
@@ -338,7 +338,7 @@ impl FragmentOp {
     }
 
     /// Fields of the launch that it needs besides its numbers.
-    pub(crate) fn fields(&self) -> Vec<Field> {
+    pub fn fields(&self) -> Vec<Field> {
         if let Some(plane) = self.plane_of_slots() {
             return vec![Field::Vector(plane), Field::Line(plane), Field::Me];
         }

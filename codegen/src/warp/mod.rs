@@ -3,7 +3,7 @@
 //!
 //! [`crate::sm90::build`] makes a [`Pipeline`] from a checked kernel or refuses with the numbers,
 //! [`crate::verify::pipeline`] runs all warps of all
-//! CTAs of a few ranks on a small case and accepts it, and [`crate::cuda::emit`] prints what was accepted. Both read
+//! CTAs of a few ranks on a small case and accepts it, and `counterflow_emitter::emit` prints what was accepted. Both read
 //! the same nodes; a number is written once, as an [`Expr`].
 //!
 //! On Hopper a CTA has three warpgroups. In the first, warp 0's elected thread loads (*load*) and warp 1's stores
@@ -19,7 +19,7 @@
 //! common, a piece each into all of them; `multicast_rank` is which of them one is. Those that share the K steps of a tile
 //! send each other their sums, which may lie where the stages are; `split_rank` is which.
 
-pub(crate) mod cells;
+pub mod cells;
 mod expr;
 mod fragment;
 mod node;
@@ -39,7 +39,7 @@ pub use fragment::{Along, Elements, Epilogue, FragmentOp, Param, ReadInto, Scale
 pub use node::{At, Grid, Map, MapId, Node, Note, PartialBoxes, Phase, Slot, Unroll, View, Whose};
 pub use ring::{Barrier, BarrierId, Buffer, MulticastArrivals, Part, Ring, RingId, Scope, Side};
 pub use scheduler::{Ctas, ItemLoop, LoopId, Scheduler, SchedulerId};
-pub(crate) use spelling::{
+pub use spelling::{
     Spelling, counter_name, factor, field_name, identifier, number, test, variable,
 };
 pub use symbol::{Symbol, TileNumber};
@@ -206,7 +206,7 @@ impl Pipeline {
 
     /// The name of a product's accumulators in the tiles of a loop: those of several products have that of the operand
     /// that is theirs.
-    pub(crate) fn accumulators(&self, tiling: usize, product: usize) -> String {
+    pub fn accumulators(&self, tiling: usize, product: usize) -> String {
         let products = self.tiling_of(tiling).products();
         if products.len() == 1 {
             return "acc".into();
@@ -226,7 +226,7 @@ impl Pipeline {
     }
 
     /// The tiles of all loops, each once.
-    pub(crate) fn tiles(&self) -> Vec<Tile> {
+    pub fn tiles(&self) -> Vec<Tile> {
         let mut tiles: Vec<Tile> = Vec::new();
         for tile in self.cta.tilings().iter().map(Tiling::tile) {
             if !tiles.contains(&tile) {
@@ -237,24 +237,19 @@ impl Pipeline {
     }
 
     /// The constant that says how many rows a loop's tiles have, by the loop's tiling.
-    pub(crate) fn tile_rows(&self, tiling: usize) -> String {
+    pub fn tile_rows(&self, tiling: usize) -> String {
         self.constant(tiling, TileNumber::Rows.name(), |tiling| tiling.tile().rows)
     }
 
     /// The constant that says how many columns a loop's tiles have, by the loop's tiling.
-    pub(crate) fn tile_columns(&self, tiling: usize) -> String {
+    pub fn tile_columns(&self, tiling: usize) -> String {
         self.constant(tiling, TileNumber::Columns.name(), |tiling| {
             tiling.tile().columns
         })
     }
 
     /// The name of a constant that may be a loop's own, by the loop's tiling.
-    pub(crate) fn constant(
-        &self,
-        tiling: usize,
-        name: &str,
-        value: impl Fn(&Tiling) -> u32,
-    ) -> String {
+    pub fn constant(&self, tiling: usize, name: &str, value: impl Fn(&Tiling) -> u32) -> String {
         let stage = self.rings[0].buffer.as_ref();
         let stage = stage.expect("tiles pass through stages");
         stage.constant(self.cta.tilings(), tiling, name, value)
@@ -266,7 +261,7 @@ impl Pipeline {
     }
 
     /// The types of its operands: one, or that of the first and of the second ones.
-    pub(crate) fn types(&self) -> String {
+    pub fn types(&self) -> String {
         let of = |columns: bool| {
             let mut operands = self.tiling().operands().iter();
             let found = operands.find(|operand| operand.columns == columns);
@@ -427,7 +422,7 @@ impl Pipeline {
 }
 
 /// CTAs of a cluster in the text: those that share steps, or those that load together.
-pub(crate) fn cluster(cta: &Cta) -> Expr {
+pub fn cluster(cta: &Cta) -> Expr {
     match cta.split() {
         1 => Expr::symbol(Symbol::Cluster, cta.multicast_group()),
         split => Expr::symbol(Symbol::Split, split),

@@ -503,7 +503,7 @@ pub struct Map {
 
 impl Map {
     /// The dimension whose shards it may have, of its tensor's two.
-    pub(crate) fn divided(&self, kernel: &Kernel) -> DimId {
+    pub fn divided(&self, kernel: &Kernel) -> DimId {
         let buffer = &kernel.buffers[self.tensor.index()];
         match self.view {
             View::ColumnShards => buffer.columns,
@@ -532,13 +532,13 @@ impl Map {
     }
 
     /// True if a store or a load by it goes by the sibling where the shard is the partial one.
-    pub(crate) const fn clips(&self, usage: Usage, stored: bool) -> bool {
+    pub const fn clips(&self, usage: Usage, stored: bool) -> bool {
         self.partial_shard && self.ends_with_shards(usage, stored)
     }
 
     /// Shard of that dimension that a box lies in: where each rank has a shard, the shard of the rank whose memory it
     /// is; `None` of every rank's.
-    pub(crate) const fn shard_at<'a>(&self, at: &'a At) -> Option<&'a Expr> {
+    pub const fn shard_at<'a>(&self, at: &'a At) -> Option<&'a Expr> {
         match self.view {
             View::Flat
             | View::Shards

@@ -177,7 +177,7 @@ impl Buffer {
     }
 
     /// Contents of a slot at a time, in words: the parts of each loop that has some of its own.
-    pub(crate) fn held(&self, name: impl Fn(&Part) -> String) -> String {
+    pub fn held(&self, name: impl Fn(&Part) -> String) -> String {
         let all = || (0..self.parts.len()).collect();
         let mut loops: Vec<Vec<usize>> = Vec::new();
         for parts in self.operands.iter().cloned() {

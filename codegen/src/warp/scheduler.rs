@@ -70,7 +70,7 @@ pub enum Ctas {
 
 impl Scheduler {
     /// True if the warps at a place take items in ping-pong: those that a CTA has once for each consumer do.
-    pub(crate) const fn alternates(&self, run_by: RunBy) -> bool {
+    pub const fn alternates(&self, run_by: RunBy) -> bool {
         match run_by {
             RunBy::Thread { .. } => false,
             RunBy::Threads { .. } | RunBy::Groups => self.ping_pong,
@@ -78,7 +78,7 @@ impl Scheduler {
     }
 
     /// Of the CTAs, or clusters, that take part in the first wave: which one this is, and how many there are.
-    pub(crate) fn among(&self) -> (Expr, Expr) {
+    pub fn among(&self) -> (Expr, Expr) {
         match (&self.ctas, &self.cluster) {
             (Ctas::All, None) | (Ctas::Spare, _) => (Expr::Block, Expr::Blocks),
             (Ctas::All, Some(ctas)) => (Expr::Block / ctas.clone(), Expr::Blocks / ctas.clone()),

@@ -6,7 +6,7 @@ use crate::program::CounterId;
 use std::sync::LazyLock;
 
 /// Names of the parts of a number.
-pub(crate) trait Spelling {
+pub trait Spelling {
     /// Name of a number that the host passes.
     fn field(&self, field: Field) -> String;
     /// Rows of a shard.
@@ -24,12 +24,12 @@ pub(crate) trait Spelling {
 }
 
 /// A number.
-pub(crate) fn number(expr: &Expr, names: &impl Spelling) -> String {
+pub fn number(expr: &Expr, names: &impl Spelling) -> String {
     inside(expr, 0, names)
 }
 
 /// A number as a factor.
-pub(crate) fn factor(expr: &Expr, names: &impl Spelling) -> String {
+pub fn factor(expr: &Expr, names: &impl Spelling) -> String {
     inside(expr, 4, names)
 }
 
@@ -77,7 +77,7 @@ fn inside(expr: &Expr, outer: u8, names: &impl Spelling) -> String {
 }
 
 /// Condition of a branch.
-pub(crate) fn test(test: &Test, names: &impl Spelling) -> String {
+pub fn test(test: &Test, names: &impl Spelling) -> String {
     let (a, sign, b) = match test {
         Test::Less(a, b) => (a, "<", b),
         Test::AtLeast(a, b) => (a, ">=", b),
@@ -103,7 +103,7 @@ fn joined(a: &Test, sign: &str, b: &Test, names: &impl Spelling) -> String {
 }
 
 /// A field's name, after the schedule's.
-pub(crate) fn field_name(pipeline: &Pipeline, field: Field) -> String {
+pub fn field_name(pipeline: &Pipeline, field: Field) -> String {
     let kernel = &pipeline.kernel;
     let dim = |dim: DimId| kernel.dims[usize::from(dim.0)].name.replace('.', "_");
     match field {
@@ -187,7 +187,7 @@ const OWN: &str = "T acc advance again all_steps arrive arrive_on at auto barrie
 const LOOPS: [&str; 2] = ["shard", "peer"];
 
 /// A loop's variable as the generated CUDA has it.
-pub(crate) fn variable(name: &str) -> String {
+pub fn variable(name: &str) -> String {
     if LOOPS.contains(&name) {
         name.into()
     } else {
@@ -199,7 +199,7 @@ pub(crate) fn variable(name: &str) -> String {
 /// loop over ranks counts by, or a function that numbers a counter's cells, has `_` behind it; so does one that ends as the number of
 /// a role's CTAs. Constants and enumerators have names in capitals, so capitals make no
 /// difference.
-pub(crate) fn identifier(name: &str) -> String {
+pub fn identifier(name: &str) -> String {
     static WORDS: LazyLock<Vec<&str>> = LazyLock::new(|| OWN.split_whitespace().collect());
     let own = WORDS.iter().any(|own| match own.len() {
         1 => *own == name,
@@ -224,7 +224,7 @@ pub(crate) fn identifier(name: &str) -> String {
 }
 
 /// A counter's name in the generated CUDA: its first cell is in a struct with the sizes, which have theirs.
-pub(crate) fn counter_name(kernel: &Kernel, counter: CounterId) -> String {
+pub fn counter_name(kernel: &Kernel, counter: CounterId) -> String {
     let name = identifier(&kernel.counters[counter.index()].name);
     let mut dims = kernel.dims.iter();
     if dims.any(|dim| dim.name.replace('.', "_") == name) {

@@ -1,11 +1,11 @@
 //! From events to a report: known answers, and what must hold of every trace.
 
-use counterflow_codegen::cuda::{Site, SiteKind};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::machine::Machine;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify;
+use counterflow_emitter::{Site, SiteKind};
 use counterflow_timeline::model;
 use counterflow_timeline::trace::{
     self, Alone, Events, Mark, Misread, Phase, Recorded, Strand, Trace, measured, report, segments,

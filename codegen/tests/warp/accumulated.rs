@@ -3,7 +3,6 @@
 
 use crate::fixtures::library;
 use counterflow_codegen::builder::*;
-use counterflow_codegen::cuda::{self, expected};
 use counterflow_codegen::dtype::Dtype::{self, Bf16, F16, F32};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
@@ -15,6 +14,7 @@ use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Arch, Layout, Variant};
 use counterflow_codegen::verify::{self, Checked, Series};
 use counterflow_codegen::warp::{Node, Pipeline, View};
+use counterflow_emitter::{self as cuda, expected};
 use counterflow_emulator::{self as interp, Input, Options, Outcome};
 use counterflow_timeline::model::{Volume, seconds};
 

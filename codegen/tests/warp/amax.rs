@@ -9,11 +9,12 @@ use counterflow_codegen::lower::lower;
 use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::{Program, TensorId};
 use counterflow_codegen::shape::Shape;
+use counterflow_codegen::sm90;
 use counterflow_codegen::value::Unary;
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::verify::{self, Series};
 use counterflow_codegen::warp::{Elements, FragmentOp, Node, Pipeline};
-use counterflow_codegen::{cuda, sm90};
+use counterflow_emitter as cuda;
 use counterflow_emulator::{self as interp, Input, Options, Outcome};
 use std::collections::HashMap;
 

@@ -9,7 +9,8 @@ use counterflow_codegen::lower::lower;
 use counterflow_codegen::tiling::{StagedScale, Tiling};
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::warp::{FragmentOp, Node, Pipeline};
-use counterflow_codegen::{cuda, sm90, verify};
+use counterflow_codegen::{sm90, verify};
+use counterflow_emitter as cuda;
 
 fn built(name: &str, scales: Scales, tile: (u32, u32)) -> Result<Pipeline, Diagnostics> {
     let mut all = library::all().into_iter();

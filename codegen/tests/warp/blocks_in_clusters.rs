@@ -7,7 +7,8 @@ use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::warp::{Expr, Node, Pipeline, Scope, SlotKind, Test};
-use counterflow_codegen::{cuda, sm90, verify};
+use counterflow_codegen::{sm90, verify};
+use counterflow_emitter as cuda;
 
 fn gemm(tile: (u32, u32), cluster: (u32, u32)) -> Program {
     let mut s = ScheduleBuilder::new("gemm");

@@ -10,11 +10,12 @@ use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::rule::{Fp8, ScaleRule};
 use counterflow_codegen::shape::Shape;
+use counterflow_codegen::sm90;
 use counterflow_codegen::value::Unary;
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::verify::{self, Series};
 use counterflow_codegen::warp::{Elements, FragmentOp, Node, Pipeline, ScalesTo};
-use counterflow_codegen::{cuda, sm90};
+use counterflow_emitter as cuda;
 use counterflow_emulator::{self as interp, Options};
 
 mod refused;

@@ -3,7 +3,6 @@
 
 use crate::fixtures::library;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
-use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::Program;
@@ -12,6 +11,7 @@ use counterflow_codegen::sm90::cta::dependent_launch;
 use counterflow_codegen::variant::{Layout, Scales, Variant};
 use counterflow_codegen::verify::{self, Checked};
 use counterflow_codegen::warp::{Expr, Map, Node, Pipeline};
+use counterflow_emitter as cuda;
 
 fn program(name: &str) -> Program {
     let mut all = library::all().into_iter();

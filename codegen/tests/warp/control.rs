@@ -7,7 +7,6 @@ use crate::generator::judge;
 use crate::parallel::in_parallel;
 use crate::reach::names_stand_once;
 use counterflow_codegen::builder::*;
-use counterflow_codegen::cuda;
 use counterflow_codegen::diag::Rule;
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::kernel::{DimId, Kernel};
@@ -21,6 +20,7 @@ use counterflow_codegen::sm90;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
 use counterflow_codegen::warp::{Expr, Field, Node, OrderId, Pipeline, Test, Values};
+use counterflow_emitter as cuda;
 use counterflow_emulator::Numbers;
 
 fn kernel(program: &Program, world: u32) -> Checked<Kernel> {

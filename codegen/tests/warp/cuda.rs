@@ -2,7 +2,6 @@
 
 use crate::fixtures::library;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
-use counterflow_codegen::cuda::{self, Param};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::machine::Machine;
@@ -13,6 +12,7 @@ use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Arch, Layout, Variant};
 use counterflow_codegen::verify::{self, Checked};
 use counterflow_codegen::warp::{Field, Pipeline};
+use counterflow_emitter::{self as cuda, Param};
 
 fn variant(dtype: Dtype, tile: (u32, u32)) -> Variant {
     Variant::new(4).dtype(dtype).set("tiles", tile)

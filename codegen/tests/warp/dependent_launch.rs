@@ -3,7 +3,6 @@
 
 use crate::fixtures::library;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
-use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::machine::{Machine, Sm};
@@ -14,6 +13,7 @@ use counterflow_codegen::sm90::cta::dependent_launch;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
 use counterflow_codegen::warp::{Node, Pipeline};
+use counterflow_emitter as cuda;
 use counterflow_timeline::model::{outline, seconds};
 
 /// A product with a vector added to each row.

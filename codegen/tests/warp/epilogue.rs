@@ -2,7 +2,6 @@
 
 use crate::fixtures::{features as schedules, foreign};
 use counterflow_codegen::builder::*;
-use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype::{self, Bf16, F32};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::machine::Machine;
@@ -14,6 +13,7 @@ use counterflow_codegen::value::{Binary, Compare, ScalarFn, Unary, Value};
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify;
 use counterflow_codegen::warp::{Along, FragmentOp, Node, Pipeline, ReadInto};
+use counterflow_emitter as cuda;
 
 /// What stays of the activation's input for the way back, and the activation times a gate.
 fn gated(gate_type: Dtype) -> Program {

@@ -2,7 +2,6 @@
 
 use crate::fixtures::multicast::{self, REAL};
 use counterflow_codegen::builder::*;
-use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::host::HostOpKind;
 use counterflow_codegen::lower::lower;
@@ -13,6 +12,7 @@ use counterflow_codegen::sm90;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify;
 use counterflow_codegen::warp::{Node, Pipeline, Whose};
+use counterflow_emitter as cuda;
 
 fn built(program: &Program) -> Pipeline {
     let kernel = lower(program, &Variant::new(3)).and_then(verify::kernel);

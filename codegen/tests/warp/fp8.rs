@@ -11,7 +11,8 @@ use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Layout, Tensors, Variant};
 use counterflow_codegen::warp::Pipeline;
-use counterflow_codegen::{cuda, sm90, verify};
+use counterflow_codegen::{sm90, verify};
+use counterflow_emitter as cuda;
 use counterflow_emulator::{self as interp, Options};
 
 fn program(name: &str) -> Program {

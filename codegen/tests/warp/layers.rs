@@ -5,7 +5,6 @@ use crate::fixtures::left_out::unnoticed;
 use crate::fixtures::strangers;
 use crate::fixtures::wide::{in_turn, sampled};
 use counterflow_codegen::builder::*;
-use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::machine::Machine;
@@ -15,6 +14,7 @@ use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
 use counterflow_codegen::warp::{Expr, Node, Pipeline};
+use counterflow_emitter as cuda;
 
 fn built(program: &Program, layout: Layout) -> Result<Pipeline, String> {
     let kernel = lower(program, &Variant::new(3).layout(layout)).and_then(verify::kernel);

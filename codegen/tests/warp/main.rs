@@ -66,5 +66,5 @@ mod without_gemm;
 mod without_product;
 mod worlds;
 /// Its tests stand beside it.
-#[path = "../../src/cuda/wrap.rs"]
+#[path = "../../../emitter/src/wrap.rs"]
 mod wrap;

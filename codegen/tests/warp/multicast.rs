@@ -4,7 +4,6 @@
 use crate::fixtures::multicast::{self, REAL, Sizes};
 use crate::fixtures::wide::{sampled, wide};
 use crate::generator::warps::{Warps, accepted_everywhere, rule, warps};
-use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::kernel::{Kernel, OpKind, Region, visit};
 use counterflow_codegen::lower::lower;
@@ -13,6 +12,7 @@ use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::verify;
 use counterflow_codegen::warp::{Expr, Node, Pipeline, Whose};
+use counterflow_emitter as cuda;
 
 fn of(program: &Program, variant: &Variant) -> Pipeline {
     let kernel = lower(program, variant).and_then(verify::kernel);

@@ -2,11 +2,11 @@
 
 use crate::fixtures::wide::wide;
 use counterflow_codegen::builder::*;
-use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify;
+use counterflow_emitter as cuda;
 use std::collections::BTreeSet;
 
 /// Four names that no text has: of three tensors and a counter.

@@ -2,7 +2,6 @@
 
 use crate::fixtures::library;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
-use counterflow_codegen::cuda::{self, Param};
 use counterflow_codegen::dtype::Dtype::{self, Bf16, E4M3, F16, F32};
 use counterflow_codegen::host::MapShape;
 use counterflow_codegen::lower::lower;
@@ -11,6 +10,7 @@ use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Layout, Scales, Variant};
 use counterflow_codegen::{sm90, verify};
+use counterflow_emitter::{self as cuda, Param};
 use std::collections::BTreeSet;
 
 fn variant(dtype: Dtype) -> Variant {

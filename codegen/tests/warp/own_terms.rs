@@ -3,7 +3,6 @@
 use crate::fixtures::library::{self, real};
 use crate::roles::right;
 use counterflow_codegen::builder::*;
-use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype::{self, Bf16, E4M3, F32};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::Program;
@@ -11,6 +10,7 @@ use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::verify;
 use counterflow_codegen::warp::{Elements, Expr, Field, FragmentOp, Node, Pipeline, Unroll};
+use counterflow_emitter as cuda;
 
 fn built(program: &Program, variant: &Variant) -> Pipeline {
     let kernel = lower(program, variant).and_then(verify::kernel);

@@ -3,7 +3,6 @@
 use crate::fixtures::strangers::one_shot;
 use crate::roles::right;
 use codegen::builder::*;
-use codegen::cuda;
 use codegen::diag::Rule;
 use codegen::dtype::Dtype::{Bf16, E4M3};
 use codegen::lower::lower;
@@ -13,6 +12,7 @@ use codegen::variant::{Scales, Variant};
 use codegen::verify;
 use codegen::warp::{FragmentOp, Node, Pipeline, ReadInto};
 use counterflow_codegen as codegen;
+use counterflow_emitter as cuda;
 
 #[test]
 fn a_product_that_is_sent_and_added_in_one_item() {

@@ -8,7 +8,8 @@ use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::{Program, Side, TensorId};
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::warp::{Along, FragmentOp, Node, Pipeline};
-use counterflow_codegen::{cuda, sm90, verify};
+use counterflow_codegen::{sm90, verify};
+use counterflow_emitter as cuda;
 
 fn program(name: &str) -> Program {
     let mut all = library::all().into_iter();

@@ -2,7 +2,6 @@
 
 use crate::fixtures::left_out::unnoticed;
 use counterflow_codegen::builder::*;
-use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype::{Bf16, F16};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::Program;
@@ -11,6 +10,7 @@ use counterflow_codegen::value::{Unary, Value};
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
 use counterflow_codegen::warp::{Elements, FragmentOp, Node, Pipeline, Source};
+use counterflow_emitter as cuda;
 
 type Tile = (u32, u32);
 

@@ -10,7 +10,8 @@ use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::warp::{FragmentOp, Node, Pipeline, RingId};
-use counterflow_codegen::{cuda, sm90, verify};
+use counterflow_codegen::{sm90, verify};
+use counterflow_emitter as cuda;
 use counterflow_emulator::{self as interp, Input, Options};
 
 /// What fills the operands of a run.

@@ -11,7 +11,8 @@ use counterflow_codegen::program::{Program, Side};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::warp::{Along, FragmentOp, Node, Pipeline};
-use counterflow_codegen::{cuda, sm90, verify};
+use counterflow_codegen::{sm90, verify};
+use counterflow_emitter as cuda;
 use counterflow_emulator::{self as interp, Input, Options};
 use std::collections::HashMap;
 

@@ -3,7 +3,6 @@
 
 use crate::fixtures::library;
 use counterflow_codegen::builder::*;
-use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::machine::Machine;
@@ -14,6 +13,7 @@ use counterflow_codegen::sm90;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify;
 use counterflow_codegen::warp::{Map, MapId, Node, Pipeline, View};
+use counterflow_emitter as cuda;
 use std::collections::BTreeSet;
 
 const WORLD: u32 = 4;

@@ -8,7 +8,6 @@ use crate::fixtures::slabs::{
 use crate::fixtures::wide::{in_turn, wide};
 use crate::generator::warps::{self as random, Accepted, Warps};
 use crate::reach::names_stand_once;
-use counterflow_codegen::cuda;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{Bf16, E4M3, F16};
 use counterflow_codegen::lower::lower;
@@ -18,6 +17,7 @@ use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::verify;
 use counterflow_codegen::verify::Checked;
 use counterflow_codegen::warp::{Expr, Node, Pipeline, Test};
+use counterflow_emitter as cuda;
 use std::collections::BTreeMap;
 
 fn warps(program: &Program, variant: &Variant) -> Result<Checked<Pipeline>, Diagnostics> {

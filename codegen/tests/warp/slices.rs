@@ -1,7 +1,6 @@
 //! One tiny program a feature, at each stage: read a slice from `@1` on, and stop at the first stage that surprises.
 
 use crate::fixtures::features as schedules;
-use counterflow_codegen::cuda;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::machine::Machine;
@@ -12,6 +11,7 @@ use counterflow_codegen::sm90;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify;
 use counterflow_codegen::warp::Node;
+use counterflow_emitter as cuda;
 use std::collections::BTreeSet;
 
 /// The most lines a slice may have; most have fewer than 60.

@@ -3,7 +3,6 @@
 
 use crate::fixtures::strangers;
 use counterflow_codegen::builder::*;
-use counterflow_codegen::cuda;
 use counterflow_codegen::diag::Rule;
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::lower::lower;
@@ -12,6 +11,7 @@ use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
 use counterflow_codegen::warp::{FragmentOp, Node, Pipeline, ReadInto};
+use counterflow_emitter as cuda;
 
 fn built(program: &Program, variant: &Variant) -> Result<Pipeline, String> {
     let kernel = lower(program, variant).and_then(verify::kernel);

@@ -2,10 +2,10 @@
 
 use super::row::threads;
 use crate::kernels::{HEADERS, Recipe, Scaling};
-use counterflow_codegen::cuda::{WATCH, WATCH_HEADER};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::encoding::Granularity;
 use counterflow_codegen::rule::{Fp8, ScaleRule};
+use counterflow_emitter::{WATCH, WATCH_HEADER};
 use counterflow_runtime::cuda::Function;
 use counterflow_runtime::jit::{Compiler, Source, Target};
 use counterflow_runtime::slots;

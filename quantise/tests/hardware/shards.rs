@@ -3,12 +3,12 @@
 
 use crate::fine;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, me, ranks};
-use counterflow_codegen::cuda::{self, CudaSource};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::{sm90, verify};
+use counterflow_emitter::{self as cuda, CudaSource};
 use counterflow_emulator::Numbers;
 use counterflow_quantise::{Fp8, Granularity, Quantiser, Recipe, ScaleRule, Scaling};
 use counterflow_runtime::{Communicator, Error, QuantTensor};

@@ -3,13 +3,13 @@
 
 use crate::{emulated, fine, on_gpu};
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
-use counterflow_codegen::cuda::{self, CudaSource};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::value::Value;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::{sm90, verify};
+use counterflow_emitter::{self as cuda, CudaSource};
 use counterflow_emulator::Numbers;
 use counterflow_quantise::{
     Delayed, Fp8, Granularity, History, Matrix, Quantiser, Recipe, ScaleRule, Scaling, twin,

@@ -3,7 +3,7 @@
 use super::{Address, Arguments, Function, Gpu, LaunchConfig, Module};
 use crate::error::Error;
 use crate::jit::{Compiled, Compiler, Source, Target};
-use counterflow_codegen::cuda as text;
+use counterflow_emitter as text;
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 

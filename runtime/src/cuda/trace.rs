@@ -5,7 +5,7 @@ use super::driver::check;
 use super::memory::{fill, read};
 use super::{Address, Function};
 use crate::error::Error;
-use counterflow_codegen::cuda::TRACE_ROOM;
+use counterflow_emitter::TRACE_ROOM;
 use cudarc::driver::{CudaStream, sys};
 use std::ffi::CStr;
 use std::ptr;

@@ -5,7 +5,7 @@ use super::driver::check;
 use super::relaxed::relaxed;
 use super::{Address, Gpu};
 use crate::error::Error;
-use counterflow_codegen::cuda::WATCH_BYTES;
+use counterflow_emitter::WATCH_BYTES;
 use counterflow_emulator::open::{self, GaveUp};
 use cudarc::driver::{CudaContext, sys};
 use std::ptr::{self, NonNull};

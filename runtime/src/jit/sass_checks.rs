@@ -56,7 +56,7 @@ pub fn in_log(log: &str) -> Vec<String> {
 }
 
 /// Instructions whose number differs from what the tile and the statements need:
-/// [`counterflow_codegen::cuda::expected`].
+/// [`counterflow_emitter::expected`].
 ///
 /// ```
 /// use counterflow::jit::{sass::Sass, sass_checks::in_counts};

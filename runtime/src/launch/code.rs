@@ -9,13 +9,12 @@ use crate::group::{Awaited, Names};
 use crate::jit::{self, Compiler};
 use crate::low_latency::{self, Collective, Sizes};
 use crate::slots;
-use counterflow_codegen::cuda::{self, CudaSource, Site};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::kernel::{Kernel, OpKind, visit};
 use counterflow_codegen::plan::Plan;
-use counterflow_codegen::target;
 use counterflow_codegen::verify::Checked;
 use counterflow_codegen::warp::Pipeline;
+use counterflow_emitter::{self as cuda, CudaSource, Site};
 use tracing::debug;
 
 /// Code that a rank's GPU runs.
@@ -47,7 +46,7 @@ fn text(compiler: &Compiler, pipeline: &Checked<Pipeline>) -> (CudaSource, Vec<S
             let traced = cuda::emit_traced(pipeline);
             (traced.source, traced.sites)
         }
-        false => (target::emit(pipeline), Vec::new()),
+        false => (cuda::emit(pipeline), Vec::new()),
     }
 }
 

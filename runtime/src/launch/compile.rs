@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::jit::{Compiled, Compiler, Source, Target};
-use counterflow_codegen::cuda::{self as text, CudaSource};
+use counterflow_emitter::{self as text, CudaSource};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Compiles a checked pipeline's text, or takes it from the cache.

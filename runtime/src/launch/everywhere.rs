@@ -5,9 +5,9 @@ use super::tensors::{Tensors, alone};
 use crate::communicator::Communicator;
 use crate::driver::Address;
 use crate::error::Error;
-use counterflow_codegen::cuda::EVERY_COPY_BYTES;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::warp::MapId;
+use counterflow_emitter::EVERY_COPY_BYTES;
 
 impl Loaded {
     /// Address at which a store reaches the start of every rank's slot of the heap, and all up to the kernel's

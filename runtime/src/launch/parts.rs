@@ -4,9 +4,9 @@ use super::Loaded;
 use super::tensors::Tensors;
 use crate::communicator::Communicator;
 use crate::error::Error;
-use counterflow_codegen::cuda::EACH_RANK_BYTES;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::warp::MapId;
+use counterflow_emitter::EACH_RANK_BYTES;
 
 impl Loaded {
     /// A tensor on each rank, as the prelude's `EachRank` has it: its address, strides and columns are those of its map, and as

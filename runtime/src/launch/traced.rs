@@ -3,8 +3,8 @@
 use super::Loaded;
 use crate::communicator::Communicator;
 use crate::error::Error;
-use counterflow_codegen::cuda::Site;
 use counterflow_codegen::plan::COUNTER_LINE;
+use counterflow_emitter::Site;
 use counterflow_timeline::trace::{Mark, Recorded, Strand};
 
 impl Loaded {

@@ -4,8 +4,8 @@ use super::{Collective, THREADS};
 use crate::error::Error;
 use crate::jit::{Compiled, Compiler, Source, Target};
 use crate::slots;
-use counterflow_codegen::cuda::{WATCH, WATCH_HEADER};
 use counterflow_codegen::dtype::Dtype;
+use counterflow_emitter::{WATCH, WATCH_HEADER};
 
 /// Name of the kernel.
 pub(crate) const NAME: &str = "low_latency";

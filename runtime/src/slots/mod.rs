@@ -7,7 +7,7 @@ use counterflow_emulator::open::{self, Fault, Memory};
 /// The name under which a text includes [`TEXT`].
 pub const HEADER: &str = "slots.cuh";
 
-/// How rows are sent and awaited. It comes behind [`WATCH`](counterflow_codegen::cuda::WATCH).
+/// How rows are sent and awaited. It comes behind [`WATCH`](counterflow_emitter::WATCH).
 pub const TEXT: &str = include_str!("slots.cuh");
 
 /// Buffers that launches write by turns.

@@ -1,6 +1,6 @@
 //! The events of a traced kernel.
 
-use counterflow_codegen::cuda::Site;
+use counterflow_emitter::Site;
 use std::fmt;
 
 /// One event, as a kernel wrote it.
@@ -10,7 +10,7 @@ use std::fmt;
 pub struct Mark {
     /// Nanoseconds by its GPU's clock.
     pub time: u64,
-    /// Number of the probe in [`Traced::sites`](counterflow_codegen::cuda::Traced::sites).
+    /// Number of the probe in [`Traced::sites`](counterflow_emitter::Traced::sites).
     pub site: u32,
     /// The item, or the cell of a wait.
     pub number: u32,

@@ -4,7 +4,7 @@ use super::clocks::Bounds;
 use super::events::{Events, Mark, Misread, Recorded, Strand};
 use super::signals::Signals;
 use super::span::{Lane, Phase, Span, Statement, Trace};
-use counterflow_codegen::cuda::{Site, SiteKind};
+use counterflow_emitter::{Site, SiteKind};
 use std::collections::HashMap;
 
 /// The trace of a launch from the events of its traced kernel.
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 /// directions. [`Clock`](super::Clock) says how well that is known.
 ///
 /// ```
-/// use counterflow_codegen::cuda::{Site, SiteKind};
+/// use counterflow_emitter::{Site, SiteKind};
 /// use counterflow_timeline::trace::{Events, Mark, Misread, Recorded, Strand, measured};
 ///
 /// let site = |kind| Site { kind, role: "multiply", statement: String::new(), loc: None, counter: None };

@@ -3,7 +3,7 @@
 use super::clocks::Bounds;
 use super::events::Events;
 use super::span::Arrow;
-use counterflow_codegen::cuda::SiteKind;
+use counterflow_emitter::SiteKind;
 use std::collections::BTreeMap;
 
 /// A signal or a met wait: rank, lane of all ranks, time.

@@ -4,12 +4,11 @@ use super::setup::Setup;
 use super::variants::{self, Built, Planned};
 use crate::args::{Many, Options};
 use crate::suite::Case;
-use counterflow_codegen::cuda::CudaSource;
 use counterflow_codegen::machine::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::target;
 use counterflow_codegen::variant::Variant;
+use counterflow_emitter::CudaSource;
 use counterflow_runtime::Error;
 use counterflow_runtime::family::{Collective, Stage};
 use counterflow_runtime::tuned;
@@ -249,7 +248,7 @@ impl<'a> Candidates<'a> {
         let which = which.filter(|_| self.collective.is_none());
         let each: BTreeSet<usize> = which.collect();
         each.into_iter()
-            .map(|which| Ok(target::emit(self.built[which].pipeline()?)))
+            .map(|which| Ok(counterflow_emitter::emit(self.built[which].pipeline()?)))
             .collect()
     }
 }

@@ -6,10 +6,10 @@ use super::setup::Setup;
 use super::variants::Planned;
 use crate::args::{Many, Options};
 use crate::suite::Case;
-use counterflow_codegen::cuda::CudaSource;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
+use counterflow_emitter::CudaSource;
 use counterflow_runtime::Error;
 use counterflow_runtime::family::{self, Candidate, Family};
 

@@ -6,8 +6,8 @@ use super::family::FamilyCandidates;
 use super::setup::Setup;
 use crate::args::Request;
 use crate::suite::Case;
-use counterflow_codegen::cuda::CudaSource;
 use counterflow_codegen::variant::Variant;
+use counterflow_emitter::CudaSource;
 use counterflow_runtime::Error;
 
 pub(super) enum Ours<'a> {

@@ -498,11 +498,6 @@ impl Cta {
         warp.map_or(0, |warp| warp.registers)
     }
 
-    /// The regions of shared memory.
-    pub fn smem(&self) -> &[Region] {
-        &self.smem
-    }
-
     /// The region of slots of that kind.
     pub fn region(&self, of: SlotKind) -> Option<&Region> {
         self.smem.iter().find(|region| region.of == of)

@@ -3,12 +3,12 @@
 use super::Text;
 use super::lanes::by_one_lane;
 use super::words::ONCE;
-use crate::program::CounterId;
-use crate::sm90::cta::Mode;
-use crate::warp::{
+use counterflow_codegen::program::CounterId;
+use counterflow_codegen::sm90::cta::Mode;
+use counterflow_codegen::warp::{
     At, Expr, Field, Lanes, MapId, Node, Phase, RingId, RunBy, Slot, Test, Unroll, Warp, Whose,
 };
-use crate::warp::{Spelling, counter_name, factor};
+use counterflow_codegen::warp::{Spelling, counter_name, factor};
 
 impl Text<'_> {
     /// All that one role does.

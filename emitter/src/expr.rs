@@ -1,9 +1,9 @@
 //! Numbers as C++.
 
 use super::{Text, params};
-use crate::kernel::DimId;
-use crate::warp::{CellNumber, Expr, Field, OrderId, Test};
-use crate::warp::{Spelling, number, test};
+use counterflow_codegen::kernel::DimId;
+use counterflow_codegen::warp::{CellNumber, Expr, Field, OrderId, Test};
+use counterflow_codegen::warp::{Spelling, number, test};
 
 impl Text<'_> {
     /// A number.

@@ -1,6 +1,11 @@
 //! [`Pipeline`] → CUDA text. Prints what it is given, node by node: same pipeline in, same bytes out.
 //!
+//! This crate is above the compiler: it prints what was accepted, and neither the proof nor what builds can read a text.
+//! It reads no files, environment variables or clocks, has no `unsafe`, and uses no device.
+//!
 //! The text includes the prelude by name and no other header; PTX is in the prelude only. Names are the schedule's.
+
+#![forbid(unsafe_code)]
 
 mod cells;
 mod computed_scales;
@@ -27,17 +32,17 @@ mod wrap;
 pub use params::{EACH_RANK_BYTES, EVERY_COPY_BYTES, FieldAt, Param, WATCH_BYTES};
 pub use site::{Site, SiteKind};
 
-use crate::checked::Checked;
-use crate::kernel::DimId;
-use crate::program::Loc;
-use crate::tiling::Tiling;
-use crate::variant::Arch;
-use crate::warp::{Field, Pipeline, RingId, RunBy};
+use counterflow_codegen::kernel::DimId;
+use counterflow_codegen::program::Loc;
+use counterflow_codegen::tiling::Tiling;
+use counterflow_codegen::variant::Arch;
+use counterflow_codegen::verify::Checked;
+use counterflow_codegen::warp::{Field, Pipeline, RingId, RunBy};
 
 /// The name under which the text includes the prelude.
 pub const PRELUDE: &str = "prelude.cuh";
 
-/// From an amax to a scale, as [`Rule`](crate::encoding::rule::ScaleRule) says: device functions that quantisers share. They need `u32`.
+/// From an amax to a scale, as [`Rule`](counterflow_codegen::encoding::rule::ScaleRule) says: device functions that quantisers share. They need `u32`.
 pub const SCALE: &str = include_str!("prelude/scale.cuh");
 
 /// The kernel that compares launches of ranks on their GPUs. It includes [`PRELUDE`], and its symbol is `agree`.
@@ -95,8 +100,9 @@ pub const TRACE_ROOM: [u32; 3] = [144, 8, 1024];
 /// Headers that a kernel's text includes, by name.
 ///
 /// ```
-/// use counterflow_codegen::{cuda, verify};
-/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+/// use counterflow_codegen::verify;
+/// use counterflow_emitter as cuda;
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/../codegen/tests/fixtures/example.rs")); }
 ///
 /// let (series, _) = example::proven();
 /// let source = cuda::emit(&verify::warps(series.kernel())?);
@@ -117,9 +123,9 @@ pub fn headers(source: &CudaSource) -> Vec<(&'static str, String)> {
 /// A kernel's text and what the host must know to launch it.
 ///
 /// ```
-/// use counterflow_codegen::cuda::{self, CudaSource, FieldAt, Param};
+/// use counterflow_emitter::{self as cuda, CudaSource, FieldAt, Param};
 /// use counterflow_codegen::verify;
-/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/../codegen/tests/fixtures/example.rs")); }
 ///
 /// let (series, _) = example::proven();
 /// let source: CudaSource = cuda::emit(&verify::warps(series.kernel())?);
@@ -176,9 +182,9 @@ pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
 /// A kernel that writes down when its roles came to which point of the schedule.
 ///
 /// ```
-/// use counterflow_codegen::cuda::{self, SiteKind, Traced};
+/// use counterflow_emitter::{self as cuda, SiteKind, Traced};
 /// use counterflow_codegen::verify;
-/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/../codegen/tests/fixtures/example.rs")); }
 ///
 /// let (series, _) = example::proven();
 /// let Traced { source, sites } = cuda::emit_traced(&verify::warps(series.kernel())?);

@@ -1,10 +1,10 @@
 //! A function for each counter whose cells lie in a grid of several sides: the number of a cell.
 
 use super::{Text, params};
-use crate::kernel::DimId;
-use crate::program::{CounterId, PartitionId};
-use crate::warp::cells::{self, CellSide};
-use crate::warp::{CellNumber, Expr, Field, OrderId, Spelling, counter_name, number};
+use counterflow_codegen::kernel::DimId;
+use counterflow_codegen::program::{CounterId, PartitionId};
+use counterflow_codegen::warp::cells::{self, CellSide};
+use counterflow_codegen::warp::{CellNumber, Expr, Field, OrderId, Spelling, counter_name, number};
 use std::collections::BTreeSet;
 
 impl Text<'_> {

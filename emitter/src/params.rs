@@ -1,7 +1,7 @@
 //! Parameters of a kernel: tensor maps, the numbers of one launch, and a place to report a stall.
 
-pub(super) use crate::warp::field_name as name;
-use crate::warp::{Ctas, Expr, Field, MOST_STEPS, MapId, Node, Pipeline, Whose};
+pub(super) use counterflow_codegen::warp::field_name as name;
+use counterflow_codegen::warp::{Ctas, Expr, Field, MOST_STEPS, MapId, Node, Pipeline, Whose};
 use std::collections::BTreeSet;
 
 /// A kernel parameter.

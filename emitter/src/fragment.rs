@@ -2,8 +2,10 @@
 
 use super::Text;
 use super::value::results;
-use crate::program::Side;
-use crate::warp::{Along, Elements, Expr, Field, FragmentOp, ReadInto, Slot, Spelling};
+use counterflow_codegen::program::Side;
+use counterflow_codegen::warp::{
+    Along, Elements, Expr, Field, FragmentOp, ReadInto, Slot, Spelling,
+};
 
 impl Text<'_> {
     /// The registers that a subtile's elements are in: the array, and where in it they begin.

@@ -2,10 +2,10 @@
 
 use super::Text;
 use super::value::{literal, results};
-use crate::dtype::Dtype;
-use crate::encoding::rule::Convention;
-use crate::program::TensorId;
-use crate::warp::{Elements, Expr, Field, ScalesTo, Spelling};
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::encoding::rule::Convention;
+use counterflow_codegen::program::TensorId;
+use counterflow_codegen::warp::{Elements, Expr, Field, ScalesTo, Spelling};
 
 impl Text<'_> {
     /// The numbers of the rule, if tiles make scales.

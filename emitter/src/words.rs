@@ -1,8 +1,8 @@
 //! Names in a kernel's text, and its comments on maps and constants.
 
-use crate::kernel::{Buffer, DimId};
-use crate::order::TileOrder;
-use crate::warp::{Field, Pipeline, Ring, SlotKind, Symbol, TileNumber, View};
+use counterflow_codegen::kernel::{Buffer, DimId};
+use counterflow_codegen::order::TileOrder;
+use counterflow_codegen::warp::{Field, Pipeline, Ring, SlotKind, Symbol, TileNumber, View};
 use std::collections::BTreeSet;
 
 /// Before a loop whose body is to stand once in the machine code: a copy would only cost compile time and

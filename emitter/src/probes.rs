@@ -2,8 +2,8 @@
 
 use super::Text;
 use super::site::{Site, SiteKind};
-use crate::program::CounterId;
-use crate::warp::{Ctas, LoopId, Node};
+use counterflow_codegen::program::CounterId;
+use counterflow_codegen::warp::{Ctas, LoopId, Node};
 
 impl Text<'_> {
     /// A probe, if the text is a traced kernel's and a role is being printed.

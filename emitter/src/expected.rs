@@ -1,12 +1,12 @@
 //! Numbers of instructions of each kind that a kernel's machine code must have, worked out from the variant's tile and the
 //! schedule's statements, not from the text. Loops say whether they are unrolled, so the counts are exact.
 
-use crate::dtype::Dtype;
-use crate::kernel::{Block, Op, OpKind, Region, RoleKind, visit, visit_ops};
-use crate::program::{Home, PartitionId, StoreMode, Var};
-use crate::sm90::cta::{dependent_launch, instruction_k};
-use crate::tiling::{Major, Tile, Tiling};
-use crate::warp::{FragmentOp, Node, Pipeline, Whose};
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::kernel::{Block, Op, OpKind, Region, RoleKind, visit, visit_ops};
+use counterflow_codegen::program::{Home, PartitionId, StoreMode, Var};
+use counterflow_codegen::sm90::cta::{dependent_launch, instruction_k};
+use counterflow_codegen::tiling::{Major, Tile, Tiling};
+use counterflow_codegen::warp::{FragmentOp, Node, Pipeline, Whose};
 
 /// (SASS mnemonic, how many).
 pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {

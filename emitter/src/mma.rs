@@ -3,9 +3,9 @@
 use super::Text;
 use super::promotion::SHORT;
 use super::words::next_block;
-use crate::sm90::cta::instruction_k;
-use crate::tiling::{Multiply, Piece};
-use crate::warp::{Expr, RingId};
+use counterflow_codegen::sm90::cta::instruction_k;
+use counterflow_codegen::tiling::{Multiply, Piece};
+use counterflow_codegen::warp::{Expr, RingId};
 
 /// N of an instruction, of a tile's: it may multiply several operands, which lie one behind the other.
 fn of_instruction(n: &str, multiply: &Multiply) -> String {

@@ -1,7 +1,7 @@
 //! Text of work that one lane of a warp does while all of its lanes run.
 
 use super::Text;
-use crate::warp::Node;
+use counterflow_codegen::warp::Node;
 
 impl Text<'_> {
     /// Work of one lane of a warp for all of them. It is the same lane each time: groups of stores are its own.

@@ -1,7 +1,9 @@
 //! Rings in the text: their barriers, places in slots, and arrivals.
 
 use super::Text;
-use crate::warp::{Barrier, BarrierId, Expr, Node, Part, Ring, RingId, Scope, Side, Slot};
+use counterflow_codegen::warp::{
+    Barrier, BarrierId, Expr, Node, Part, Ring, RingId, Scope, Side, Slot,
+};
 
 impl Text<'_> {
     /// The objects of all roles: buffers, and the barriers of slots.

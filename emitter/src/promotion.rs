@@ -1,8 +1,8 @@
 //! The text of promoted sums.
 
 use super::Text;
-use crate::tiling::{Piece, Promotion, StagedScale};
-use crate::warp::{Expr, RingId};
+use counterflow_codegen::tiling::{Piece, Promotion, StagedScale};
+use counterflow_codegen::warp::{Expr, RingId};
 
 /// The registers for what tensor cores sum of a piece of a step.
 pub(super) const SHORT: &str = "short_acc";

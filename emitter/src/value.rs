@@ -1,11 +1,11 @@
 //! The math after the dot as functions: the user's own, then one for each value that is stored.
 
 use super::Text;
-use crate::dtype::Dtype;
-use crate::program::Side;
-use crate::value::names::{function_identifier, identifier};
-use crate::value::{Binary, Body, Compare, ScalarFn, Unary, Value};
-use crate::warp::{Elements, Epilogue, FragmentOp, Node, Source};
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::program::Side;
+use counterflow_codegen::value::names::{function_identifier, identifier};
+use counterflow_codegen::value::{Binary, Body, Compare, ScalarFn, Unary, Value};
+use counterflow_codegen::warp::{Elements, Epilogue, FragmentOp, Node, Source};
 use std::collections::BTreeSet;
 
 impl Text<'_> {

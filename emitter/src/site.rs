@@ -1,6 +1,6 @@
 //! What a traced kernel's probes are.
 
-use crate::program::{CounterId, Loc};
+use counterflow_codegen::program::{CounterId, Loc};
 
 /// A probe: a place in a traced kernel's text.
 ///

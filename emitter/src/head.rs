@@ -3,11 +3,11 @@
 use super::tiles::of_operands;
 use super::words::{describe, in_flight, meaning, order_name, view};
 use super::{MULTICAST_PRELUDE, PRELUDE, Param, TRACE_PRELUDE, Text, params};
-use crate::order::TileOrder;
-use crate::program::{CounterId, Side};
-use crate::sm90::cta::dependent_launch;
-use crate::tiling::Major;
-use crate::warp::{
+use counterflow_codegen::order::TileOrder;
+use counterflow_codegen::program::{CounterId, Side};
+use counterflow_codegen::sm90::cta::dependent_launch;
+use counterflow_codegen::tiling::Major;
+use counterflow_codegen::warp::{
     CONSUMERS, Expr, Field, Lanes, MapId, Node, RunBy, Symbol, cluster, counter_name,
 };
 use std::collections::BTreeSet;

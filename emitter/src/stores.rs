@@ -1,8 +1,8 @@
 //! Stores from shared memory: by TMA, or by all lanes of a warp.
 
 use super::Text;
-use crate::program::StoreMode;
-use crate::warp::{Expr, Node, Whose};
+use counterflow_codegen::program::StoreMode;
+use counterflow_codegen::warp::{Expr, Node, Whose};
 
 impl Text<'_> {
     /// A [`Node::Store`].

@@ -2,7 +2,7 @@
 
 use super::Text;
 use super::words::order_name;
-use crate::warp::{BarrierId, Ctas, Expr, Grid, LoopId, Node, SchedulerId};
+use counterflow_codegen::warp::{BarrierId, Ctas, Expr, Grid, LoopId, Node, SchedulerId};
 
 impl Text<'_> {
     /// A role's loops: which items of them this CTA has, and the role's place in each ring it uses.

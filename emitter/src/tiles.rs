@@ -2,9 +2,9 @@
 
 use super::Text;
 use super::words::next_block;
-use crate::sm90::cta::Mode;
-use crate::tiling::{Operand, Tiling};
-use crate::warp::{BLOCK_ROWS, Part, Pipeline};
+use counterflow_codegen::sm90::cta::Mode;
+use counterflow_codegen::tiling::{Operand, Tiling};
+use counterflow_codegen::warp::{BLOCK_ROWS, Part, Pipeline};
 
 impl Text<'_> {
     /// Description of what is common to all tiles.
