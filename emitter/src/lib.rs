@@ -4,6 +4,18 @@
 //! It reads no files, environment variables or clocks, has no `unsafe`, and uses no device.
 //!
 //! The text includes the prelude by name and no other header; PTX is in the prelude only. Names are the schedule's.
+//!
+//! ```
+//! use counterflow_codegen::verify;
+//! use counterflow_emitter as cuda;
+//! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/../codegen/tests/fixtures/example.rs")); }
+//!
+//! let (series, _) = example::proven();
+//! let source = cuda::emit(&verify::warps(series.kernel())?);
+//! assert!(source.text.contains(&source.entry) && source.text.contains(cuda::PRELUDE));
+//! println!("{}", cuda::prelude()); // what the text includes
+//! # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -68,6 +68,8 @@ mod undo;
 mod unfinished;
 pub mod user_buffer;
 mod warps;
+#[cfg(test)]
+mod wide;
 
 pub use communicator::Communicator;
 pub use device::Device;

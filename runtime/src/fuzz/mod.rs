@@ -198,16 +198,11 @@ fn unfair(sequence: &Sequence, error: &Error) -> Option<String> {
     (!fair).then(|| error.to_string())
 }
 
-/// Whether a test does all that it can, as in `.ci/run`, which sets `WIDE`.
-pub(crate) fn wide() -> bool {
-    std::env::var_os("WIDE").is_some()
-}
-
 /// The sequences that a test run makes: as many as `COUNTERFLOW_SEQUENCES` says, or a part of what `.ci/run` makes, which
 /// sets `WIDE`.
 fn sequences() -> u64 {
     let said = std::env::var("COUNTERFLOW_SEQUENCES").ok();
-    let otherwise = if wide() { 10_000 } else { 200 };
+    let otherwise = if crate::wide::wide() { 10_000 } else { 200 };
     said.and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 

@@ -417,7 +417,7 @@ fn simulate(seed: u64, ordered: bool) -> (usize, usize) {
 #[test]
 fn whatever_is_not_refused_ends() {
     let (mut stuck, mut refused) = (0, 0);
-    let seeds: usize = if crate::fuzz::wide() { 3000 } else { 1000 };
+    let seeds: usize = if crate::wide::wide() { 3000 } else { 1000 };
     for seed in 0..seeds as u64 {
         let (left, crossed) = simulate(seed, true);
         assert_eq!(left, 0, "seed {seed}: launches wait for each other");

@@ -216,7 +216,7 @@ fn what_one_of_four_processes_is_refused_all_are_told_alike_and_go_on() {
 fn all_are_told_alike_and_go_on(handles: Handles) {
     for call in opening() {
         // Without `WIDE`: the first that makes it, and the last.
-        let some = |rank: &u32| crate::fuzz::wide() || [0, 1, WORLD - 1].contains(rank);
+        let some = |rank: &u32| crate::wide::wide() || [0, 1, WORLD - 1].contains(rank);
         for refused in (0..WORLD).filter(some) {
             let own = match call {
                 "create" | "export" => refused == 0,

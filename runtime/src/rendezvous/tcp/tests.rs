@@ -363,7 +363,7 @@ fn attack(address: SocketAddr, kind: usize, over: &AtomicBool) {
 fn strangers_at_the_door_neither_join_nor_delay_those_who_do() {
     const STRANGERS: usize = 4;
     // Either is more than can stand at the door.
-    let knocks = if crate::fuzz::wide() { 1000 } else { 350 };
+    let knocks = if crate::wide::wide() { 1000 } else { 350 };
     let (listener, address) = listener();
     let over = AtomicBool::new(false);
     let took = std::thread::scope(|scope| {

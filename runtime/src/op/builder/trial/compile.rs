@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_host_that_compiles_longer_than_ranks_wait_ends_nothing() {
-        let limit = Duration::from_millis(if crate::fuzz::wide() { 4000 } else { 1200 });
+        let limit = Duration::from_millis(if crate::wide::wide() { 4000 } else { 1200 });
         let machine = Machine::new(2, 0, u64::MAX);
         let gpus = (0..2).map(|gpu| emulated::Gpu::of(&machine, gpu).into());
         let ranks = Communicator::of(gpus.collect(), Some(2 << 20), limit).expect("ranks");
