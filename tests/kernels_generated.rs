@@ -199,8 +199,8 @@ fn every_schedule_of_the_library_has_a_pipeline_in_both_types_and_tiles() {
         let types = [Dtype::Bf16, Dtype::F16].into_iter();
         types.flat_map(move |dtype| tiles.map(|tile| (schedule, dtype, tile)))
     });
-    // A sample has three or four of each schedule's ten, each type and each tile.
-    for (schedule, dtype, tile) in wide::sampled(cases, 5) {
+    // A sample has one or two of each schedule's ten, each type and each tile: seven shares no factor with two or five.
+    for (schedule, dtype, tile) in wide::sampled(cases, 7) {
         let program = schedule();
         let tile = halves::tile(&program, tile);
         let pipeline = pipeline(&program, dtype, tile, Nt, &NONE);

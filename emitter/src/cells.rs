@@ -2,8 +2,8 @@
 
 use super::{Text, params};
 use counterflow_codegen::kernel::DimId;
-use counterflow_codegen::program::{CounterId, PartitionId};
-use counterflow_codegen::warp::cells::{self, CellSide};
+use counterflow_codegen::program::CounterId;
+use counterflow_codegen::warp::cells::CellFunction;
 use counterflow_codegen::warp::{CellNumber, Expr, Field, OrderId, Spelling, counter_name, number};
 use std::collections::BTreeSet;
 
@@ -27,41 +27,17 @@ impl Text<'_> {
     }
 
     fn numbering(&mut self, counter: CounterId) {
-        let pipeline = self.pipeline;
-        let kernel = &pipeline.kernel;
-        let tiled = cells::tiled(kernel, pipeline.cta.tilings(), counter);
-        let mut taken = Taken::default();
-        let given: Vec<(PartitionId, String)> = tiled
-            .into_iter()
-            .map(|of| (of, taken.name("tiles_n")))
-            .collect();
-        let columns = |of: PartitionId| {
-            let given = given.iter().find(|(known, _)| *known == of);
-            given.map_or_else(|| cells::columns(kernel, of), |(_, name)| Expr::var(name))
-        };
-        let dims = kernel.counters[counter.index()].dims.iter();
-        let axes: Vec<Vec<CellSide>> = dims
-            .map(|dim| cells::sides(kernel, *dim, columns))
-            .collect();
-        let mut sides = Vec::new();
-        let indices: Vec<Vec<Expr>> = axes
-            .iter()
-            .map(|axis| {
-                let indices = axis.iter().map(|side| {
-                    let name = taken.name(side.name);
-                    sides.push(format!(
-                        "[{name}: {}]",
-                        number(&side.size, &InFunction(self))
-                    ));
-                    Expr::var(name)
-                });
-                indices.collect()
-            })
-            .collect();
-        let cell = number(&cells::number(&axes, &indices), &InFunction(self));
+        let kernel = &self.pipeline.kernel;
+        let function = CellFunction::of(kernel, self.pipeline.cta.tilings(), counter);
+        let names = InFunction(self);
+        let sides = function.sides.iter();
+        let sides = sides.map(|(name, size)| format!("[{name}: {}]", number(size, &names)));
+        let sides: Vec<String> = sides.collect();
+        let cell = number(&function.number, &names);
         let name = &kernel.counters[counter.index()].name;
         self.line(format!("// A cell's number in {name}{}.", sides.concat()));
-        let parameters: Vec<String> = taken.0.iter().map(|name| format!("u32 {name}")).collect();
+        let parameters = function.parameters.iter();
+        let parameters: Vec<String> = parameters.map(|name| format!("u32 {name}")).collect();
         let head = format!(
             "__device__ __forceinline__ u32 {}(const Plan& plan, {})",
             self.cell_function(counter),
@@ -69,21 +45,6 @@ impl Text<'_> {
         );
         self.block(head, |text| text.line(format!("return {cell};")));
         self.line("");
-    }
-}
-
-/// Names of a function's parameters so far, in order.
-#[derive(Default)]
-struct Taken(Vec<String>);
-
-impl Taken {
-    fn name(&mut self, name: &str) -> String {
-        let mut free = name.to_string();
-        while self.0.contains(&free) {
-            free.push('_');
-        }
-        self.0.push(free.clone());
-        free
     }
 }
 

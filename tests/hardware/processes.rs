@@ -6,7 +6,7 @@
 use crate::adopted;
 use crate::children::{self, Rank, started};
 use crate::fine;
-use crate::gpus::{both_ways, here, turn};
+use crate::gpus::{both_ways, here, runs, turn};
 use crate::groups;
 use crate::jobs;
 use crate::op::{Operands, SIZE, built, right};
@@ -24,16 +24,17 @@ pub const WAY: &str = "COUNTERFLOW_TEST_WAY";
 const READY: &str = "rank is ready";
 pub const LAST: &str = "last words: ";
 
-/// Which GPUs.
+/// Which GPUs, of those that this run asks for.
 pub fn ways(world: usize) -> Vec<&'static str> {
-    let mut ways = vec!["emulated"];
-    if let Some(count) = here() {
-        ways.push("on one GPU");
-        if count as usize >= world {
-            ways.push("on a GPU each");
-        }
-    }
-    ways
+    let ranks = world as u32;
+    let Some(count) = here() else {
+        return vec!["emulated"];
+    };
+    // Ranks without a GPU are left out with worlds.
+    let emulated = runs(ranks, 0).then_some("emulated");
+    let shared = runs(ranks, 1).then_some("on one GPU");
+    let each = (count >= ranks && runs(ranks, count)).then_some("on a GPU each");
+    [emulated, shared, each].into_iter().flatten().collect()
 }
 
 /// This process's rank.

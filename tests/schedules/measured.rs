@@ -234,7 +234,8 @@ fn each_cards_rows_are_predicted_by_its_own_profile() {
             (0.85, 0.97),
         ),
     ];
-    for (own, other, tables, (near, far)) in sampled(cards, 2) {
+    // Without `WIDE` of one card: the other one is that of the test of bands.
+    for (own, other, tables, (near, far)) in sampled(cards.into_iter().rev(), 2) {
         let (errors, swapped) = (errors(&own, tables), errors(&other, tables));
         let shares = (within(&errors, 1.15), within(&errors, 1.3));
         println!(

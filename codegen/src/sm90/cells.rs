@@ -4,7 +4,7 @@ use super::cta::staging_rows;
 use super::walk::Walk;
 use crate::kernel::{Cells, DimId, WhichShard};
 use crate::program::{CellIndex, CounterDim, CounterId, Home, PartitionId, Pick, Side};
-use crate::warp::cells::{self, CellSide};
+use crate::warp::cells::{self, CellFunction, CellSide};
 use crate::warp::{CellNumber, Expr, Field, Node, Symbol, Unroll};
 
 impl Walk<'_, '_> {
@@ -61,20 +61,20 @@ impl Walk<'_, '_> {
         let columns = tiled.into_iter().map(|of| self.cell_columns(of));
         let columns: Vec<Expr> = columns.collect();
         let axes: Vec<_> = cells.index.iter().cloned().zip(dims).collect();
+        let function = CellFunction::of(self.b.kernel, self.b.cta.tilings(), counter);
         self.along(&axes, Vec::new(), &mut |indices| {
-            let number = cells::number(&sides, &indices);
             let mut each = sides.iter().zip(&indices);
             // Along one side, a cell's number is its index.
             let one = indices.iter().flatten().count() < 2;
             if one || each.any(|(sides, indices)| sides.len() != indices.len()) {
-                return leaf(number);
+                return leaf(cells::number(&sides, &indices));
             }
             let arguments = columns.iter().cloned();
-            let arguments = arguments.chain(indices.into_iter().flatten()).collect();
+            let arguments: Vec<Expr> = arguments.chain(indices.into_iter().flatten()).collect();
             leaf(Expr::Cell(Box::new(CellNumber {
                 counter,
+                number: function.call(&arguments),
                 arguments,
-                number,
             })))
         })
     }

@@ -1,4 +1,4 @@
-//! The grid that a counter's cells lie in: its sides, and the number of a cell in it.
+//! The grid that a counter's cells lie in: its sides, the number of a cell in it, and the function that the text has for that.
 
 use super::{Expr, Field};
 use crate::kernel::Kernel;
@@ -87,4 +87,64 @@ pub fn tiled(kernel: &Kernel, tilings: &[Tiling], counter: CounterId) -> Vec<Par
         CounterDim::World | CounterDim::Count(_) => None,
     });
     items.filter(tiled).collect()
+}
+
+/// The function of a counter that gives a cell its number. The text has it as it is here, and the number of each cell that
+/// [`CellNumber`](super::CellNumber) holds is its value, so what the proof computes and what the text says are one expression.
+#[derive(Clone, Debug)]
+pub struct CellFunction {
+    /// Names of the parameters: columns of each partition of [`tiled`], then an index along each side.
+    pub parameters: Vec<String>,
+    /// The sides, outermost first: the parameter along each, and its size.
+    pub sides: Vec<(String, Expr)>,
+    /// The number, of the parameters and of what the host passes.
+    pub number: Expr,
+}
+
+impl CellFunction {
+    /// The function of that counter.
+    pub fn of(kernel: &Kernel, tilings: &[Tiling], counter: CounterId) -> CellFunction {
+        let mut parameters = Vec::new();
+        let mut parameter = |name: &str| {
+            let mut free = name.to_string();
+            while parameters.contains(&free) {
+                free.push('_');
+            }
+            parameters.push(free.clone());
+            free
+        };
+        let tiled = tiled(kernel, tilings, counter).into_iter();
+        let given: Vec<(PartitionId, String)> =
+            tiled.map(|of| (of, parameter("tiles_n"))).collect();
+        let columns = |of: PartitionId| {
+            let given = given.iter().find(|(known, _)| *known == of);
+            given.map_or_else(|| columns(kernel, of), |(_, name)| Expr::var(name))
+        };
+        let dims = kernel.counters[counter.index()].dims.iter();
+        let axes: Vec<Vec<CellSide>> = dims.map(|dim| sides(kernel, *dim, columns)).collect();
+        let mut named = Vec::new();
+        let mut indices = Vec::new();
+        for axis in &axes {
+            let along: Vec<String> = axis.iter().map(|side| parameter(side.name)).collect();
+            indices.push(along.iter().map(Expr::var).collect::<Vec<Expr>>());
+            named.extend(
+                along
+                    .into_iter()
+                    .zip(axis.iter().map(|side| side.size.clone())),
+            );
+        }
+        CellFunction {
+            number: number(&axes, &indices),
+            parameters,
+            sides: named,
+        }
+    }
+
+    /// Its value for these arguments, in the order of the parameters.
+    pub fn call(&self, arguments: &[Expr]) -> Expr {
+        self.number.bound(&|name| {
+            let at = self.parameters.iter().position(|known| known == name)?;
+            Some(arguments[at].clone())
+        })
+    }
 }

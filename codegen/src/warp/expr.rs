@@ -47,7 +47,7 @@ pub struct CellNumber {
     pub counter: CounterId,
     /// Arguments of the function, behind the plan.
     pub arguments: Vec<Expr>,
-    /// Value of the call.
+    /// Value of the call: [`CellFunction::call`](super::cells::CellFunction::call).
     pub number: Expr,
 }
 
@@ -236,6 +236,32 @@ impl Expr {
             Expr::Within => values.within(),
             Expr::Named(_, value) => value.eval(values),
             Expr::Cell(cell) => cell.number.eval(values),
+        }
+    }
+
+    /// The same with values for the variables that `value` knows.
+    #[must_use]
+    pub fn bound(&self, value: &dyn Fn(&str) -> Option<Expr>) -> Expr {
+        let of = |part: &Expr| Box::new(part.bound(value));
+        match self {
+            Expr::Var(name) => value(name).unwrap_or_else(|| self.clone()),
+            Expr::Const(_)
+            | Expr::Symbol(..)
+            | Expr::Field(_)
+            | Expr::Block
+            | Expr::Blocks
+            | Expr::Within => self.clone(),
+            Expr::Binary(op, a, b) => a.bound(value).binary(*op, b.bound(value)),
+            Expr::Min(a, b) => Expr::Min(of(a), of(b)),
+            Expr::CeilDiv(a, b) => Expr::CeilDiv(of(a), of(b)),
+            Expr::RowsOf(dim, shard) => Expr::RowsOf(*dim, of(shard)),
+            Expr::Ordered(order, step) => Expr::Ordered(*order, of(step)),
+            Expr::Named(name, number) => Expr::Named(name, of(number)),
+            Expr::Cell(cell) => Expr::Cell(Box::new(CellNumber {
+                counter: cell.counter,
+                arguments: cell.arguments.iter().map(|it| it.bound(value)).collect(),
+                number: cell.number.bound(value),
+            })),
         }
     }
 

@@ -33,7 +33,7 @@ pub struct ItemLoop {
 /// The items of all loops are numbered in the order in which the loops visit them, and given to CTAs by that number. The
 /// claim is static: item `i` of a wave is that of CTA `i`, fixed before the launch. A ticket from a counter in memory
 /// would be the other claim: a field here, read where `Scheduler::first` and `Scheduler::next` are, and printed by
-/// `cuda/scheduler`.
+/// `emitter/src/scheduler`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Scheduler {
     /// The role whose loops they are, by its index among the kernel's.

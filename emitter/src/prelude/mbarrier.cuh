@@ -212,8 +212,7 @@ struct Buffer {
 };
 
 // A role's place in a ring: its next slot, and the parity of that slot's phase. A consumer that has slots of its own
-// cycles through its set of them. `token`: an early test of
-// that phase found it over, so that its turn need not wait.
+// cycles through its set of them. `token`: an early test of that phase found it over, so that its turn need not wait.
 template <u32 SLOTS>
 struct PipelineState {
     u32 first, index, phase;

@@ -21,7 +21,7 @@ impl Communicator {
         }
     }
 
-    /// The same handle at every call, for what is made often: each handle that is dropped asks the driver how far the rank's stream is.
+    /// One handle for all calls. Dropping a handle asks the driver how far the rank's stream is, so what is made often shares this one.
     pub(crate) fn shared(&self) -> &Arc<Communicator> {
         self.shared.get_or_init(|| Arc::new(self.handle()))
     }

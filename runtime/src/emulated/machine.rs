@@ -182,7 +182,7 @@ impl Drop for Machine {
 
 /// Runs a machine until nobody has it.
 fn keep_running(machine: &Weak<Machine>) {
-    /// Between two looks, while nothing can go on: a peer may have signalled. The longer that takes, the longer it is.
+    /// Between two looks, while nothing can go on: a peer may have signalled. A long wait is looked at less often.
     const PAUSE: Duration = Duration::from_micros(200);
     const LONGEST: Duration = Duration::from_millis(2);
     /// The same while there is nothing to do: who submits something wakes it.

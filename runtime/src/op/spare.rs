@@ -10,13 +10,13 @@ use std::cell::Cell;
 /// less time than the op.
 pub(super) type Given<'a> = Vec<(TensorId, Argument<'a>)>;
 
-/// The same of a step.
+/// What a step is given.
 pub(super) type Parts<'a> = Vec<(Part, Argument<'a>)>;
 
 thread_local! {
     /// An empty list that no launch of the thread has.
     static SPARE: Cell<Given<'static>> = const { Cell::new(Vec::new()) };
-    /// The same of steps.
+    /// An empty list that no step of the thread has.
     static PARTS: Cell<Parts<'static>> = const { Cell::new(Vec::new()) };
 }
 
@@ -32,12 +32,12 @@ pub(super) fn keep(given: Given<'_>) {
     let _ = SPARE.try_with(|spare| spare.set(emptied(given)));
 }
 
-/// The same as `take`, of a step.
+/// An empty list for a step, in the memory of an earlier one of the thread.
 pub(super) fn take_parts<'a>() -> Parts<'a> {
     PARTS.try_with(Cell::take).unwrap_or_default()
 }
 
-/// The same as `keep`, of a step.
+/// Keeps a list's memory for the thread's next step.
 pub(super) fn keep_parts(parts: Parts<'_>) {
     let _ = PARTS.try_with(|spare| spare.set(emptied(parts)));
 }

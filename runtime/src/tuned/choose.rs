@@ -104,7 +104,7 @@ pub(crate) fn select_of(
         Some((winner, variant, kernel, plan))
     });
     let won: Vec<_> = won.collect();
-    // It was planned for the world that was seen.
+    // Both lists planned it already, unless one rank stood for all.
     let proven = |variant: &Variant| {
         let kernel = lowered(program, variant)?;
         if world != base.world {

@@ -95,15 +95,17 @@ pub fn kept_sass_of_all(cubins: &[&[u8]]) -> Option<Vec<Sass>> {
         let each = text.split_terminator("\n\n").map(|one| Sass {
             instructions: one.lines().map(str::to_owned).collect(),
         });
-        Some(each.collect::<Vec<_>>()).filter(|all| all.len() == cubins.len())
+        let all: Vec<Sass> = each.collect();
+        (text.ends_with("\n\n") && all.len() == cubins.len()).then_some(all)
     };
     if let Some(all) = std::fs::read_to_string(&path).ok().and_then(read) {
         return Some(all);
     }
     let all = sass_of_all(cubins)?;
     let each = all.iter().map(|sass| sass.instructions.join("\n") + "\n\n");
-    // Whole or not at all; where it cannot be kept, it is made each time.
-    let draft = dir.join(format!("{:016x}.{}", hasher.finish(), std::process::id()));
+    // Whole or not at all, whichever thread writes it; where it cannot be kept, it is made each time.
+    let writer = (std::process::id(), std::thread::current().id());
+    let draft = dir.join(format!("{:016x}.{writer:?}", hasher.finish()));
     let kept = std::fs::write(&draft, each.collect::<String>());
     let _ = kept.and_then(|()| std::fs::rename(&draft, &path));
     Some(all)

@@ -94,7 +94,7 @@ fn what_was_fused_and_how_much_was_moved_is_told() -> Result<(), Error> {
     let subscriber = fmt().with_max_level(tracing::Level::DEBUG).without_time();
     let subscriber = subscriber.with_ansi(false).with_writer(move || to.clone());
     let log = tracing::Dispatch::new(subscriber.finish());
-    // Where there is one alone, `tracing` asks that of the thread which comes to a place first, and rank 1 has none.
+    // Of a single subscriber `tracing` keeps what the first thread at a place says of it, and rank 1 has no subscriber.
     let _other = tracing::Dispatch::new(fmt().finish());
     let ranks = Communicator::emulated(2)?;
     Communicator::each(&ranks, |rank| {
