@@ -274,8 +274,8 @@ pub fn each(cases: &[(Program, Variant)]) -> Option<Vec<Findings>> {
 
 /// Without `WIDE` a fourth of a long list: each of the first compilation takes half a second.
 pub fn all_pass(cases: &[(Program, Variant)]) {
-    let each = if cases.len() > 16 { 4 } else { 1 };
-    let cases: Vec<_> = sampled(cases.iter().cloned(), each).collect();
+    let step = if cases.len() > 16 { 4 } else { 1 };
+    let cases: Vec<_> = sampled(cases.iter().cloned(), step).collect();
     let Some(found) = each(&cases) else { return };
     let found = found
         .into_iter()

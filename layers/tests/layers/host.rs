@@ -118,8 +118,11 @@ fn what_each_kind_of_work_takes_the_host() {
 const STEPS: usize = 220;
 const FIRST: usize = 20;
 
+/// Parts of a step by name, and what each took.
+type Parts = Vec<(&'static str, f64)>;
+
 /// Medians of microseconds, pass by pass and of the step, and what a step enqueues.
-fn step(rank: &Arc<Communicator>, layers: usize) -> Result<(Vec<(&'static str, f64)>, u64), Error> {
+fn step(rank: &Arc<Communicator>, layers: usize) -> Result<(Parts, u64), Error> {
     let (_, layers) = enqueued::LAYERS[layers];
     let counter = enqueued::steps(rank, (true, &[Some(true); STEPS]), layers)?;
     let took = counter.took();
