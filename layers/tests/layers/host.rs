@@ -102,7 +102,7 @@ fn all(rank: &Arc<Communicator>) -> Result<Vec<(&'static str, f64)>, Error> {
 }
 
 #[test]
-#[ignore = "a measurement, which wants GPUs for itself"]
+#[ignore = "no test but a measurement: it prints what the host takes, by hand on GPUs of its own"]
 fn what_each_kind_of_work_takes_the_host() {
     let found = each(2, all).expect("two ranks");
     for (at, (name, time)) in found[0].iter().enumerate() {
@@ -146,7 +146,7 @@ fn step(rank: &Arc<Communicator>, layers: usize) -> Result<(Parts, u64), Error> 
 
 /// Of FP8 with overlap, delayed scaling; the host waits for nobody but where a queue is full.
 #[test]
-#[ignore = "a measurement, which wants GPUs for itself"]
+#[ignore = "no test but a measurement: it prints what the host takes, by hand on GPUs of its own"]
 fn what_a_step_takes_the_host() {
     for (layers, (name, _)) in enqueued::LAYERS.iter().enumerate() {
         let found = each(2, |rank| step(rank, layers)).expect("two ranks");

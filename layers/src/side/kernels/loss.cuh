@@ -27,8 +27,8 @@ __device__ __forceinline__ void no_gradient(void* dx, u64 first, u32 eights, boo
 
 // Eights that a thread keeps of a row: 32,768 columns. What is behind them is read again.
 constexpr u32 KEPT = 16;
-// Those of them whose exponentials are kept, in twice the registers. The kernel's rate is that of its instructions, most of which are
-// exponentials: the gradient computes again each that is not kept. More than 12 would spill.
+// Those of them whose exponentials are kept, in twice the registers: the gradient computes each of the others again. More than 12 would
+// spill.
 constexpr u32 RAISED = 10;
 
 // A row of logits.
