@@ -104,7 +104,7 @@ const ROWS: Knobs = scales(Scales::PerRow, "-rows");
 const BLOCKS: Knobs = scales(Scales::Blocks1d2d, "-1d2d");
 
 /// The first of each kind.
-const KERNELS: [Kind; 33] = [
+const KERNELS: [Kind; 34] = [
     (schedules::gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm, Bf16, (128, 256), Tn, NONE),
     (schedules::gemm, Bf16, (128, 256), Nt, CLUSTER),
@@ -117,6 +117,7 @@ const KERNELS: [Kind; 33] = [
     (schedules::gemm, E4M3, (128, 256), Nt, BLOCKS),
     (schedules::linear_gelu, Bf16, (128, 128), Nt, AMAX),
     (schedules::linear_residual, Bf16, (128, 256), Nt, NONE),
+    (schedules::wgrad, Bf16, (128, 256), Tn, NONE),
     (schedules::swiglu, Bf16, (128, 128), Nt, NONE),
     (schedules::swiglu, Bf16, (128, 128), Nt, COMPUTED_SCALES),
     (schedules::ag_gemm, Bf16, (128, 256), Nt, NONE),

@@ -6,7 +6,8 @@ use super::words::ONCE;
 use counterflow_codegen::program::CounterId;
 use counterflow_codegen::sm90::cta::Mode;
 use counterflow_codegen::warp::{
-    At, Expr, Field, Lanes, MapId, Node, Phase, RingId, RunBy, Slot, Test, Unroll, Warp, Whose,
+    At, Expr, Field, Lanes, MapId, Node, Phase, RingId, RunBy, Slot, SlotKind, Test, Unroll, Warp,
+    Whose,
 };
 use counterflow_codegen::warp::{Spelling, counter_name, factor};
 
@@ -167,6 +168,16 @@ impl Text<'_> {
                 unroll,
                 body,
             } => {
+                let keeps = |node: &Node| match node {
+                    Node::Advance { ring, keep } => {
+                        // That of a stage is declared with the accumulators.
+                        *keep && self.pipeline.ring(*ring).of != SlotKind::Stage
+                    }
+                    _ => false,
+                };
+                if body.iter().any(keeps) {
+                    self.line("u32 previous = 0;");
+                }
                 match unroll {
                     Unroll::Once => self.line(ONCE),
                     Unroll::Times(times) => self.line(format!("#pragma unroll {times}")),
@@ -327,7 +338,7 @@ impl Text<'_> {
                 let why = if *pending == Expr::Const(0) {
                     ""
                 } else {
-                    "  // the latest stores may still read their staging buffers"
+                    "  // the latest stores may still read what they send"
                 };
                 self.line(format!("tma_wait_read<{}>();{why}", self.expr(pending)));
             }

@@ -222,7 +222,7 @@ ag_gemm(
                             ++held;
                             tma_commit();
                             staging.advance();
-                            tma_wait_read<SENDING>();  // the latest stores may still read their staging buffers
+                            tma_wait_read<SENDING>();  // the latest stores may still read what they send
                             for (; held > SENDING; --held, oldest.advance()) staging_empty[oldest.index].arrive();
                         }
                         tma_wait<BATCH>();  // all but the latest item's stores are complete

@@ -246,7 +246,7 @@ ag_gemm(
                             ++held;
                             tma_commit();
                             staging.advance();
-                            tma_wait_read<SENDING>();  // the latest stores may still read their staging buffers
+                            tma_wait_read<SENDING>();  // the latest stores may still read what they send
                             for (; held > SENDING; --held, oldest.advance()) staging_empty[oldest.index].arrive();
                         }
                         // x.scale.on(peer)[c.rows, :] = x.scale[c.rows, :]
@@ -256,7 +256,7 @@ ag_gemm(
                         ++held;
                         tma_commit();
                         staging.advance();
-                        tma_wait_read<SENDING>();  // the latest stores may still read their staging buffers
+                        tma_wait_read<SENDING>();  // the latest stores may still read what they send
                         for (; held > SENDING; --held, oldest.advance()) staging_empty[oldest.index].arrive();
                         tma_wait<BATCH + 1>();  // all but the latest item's stores are complete
                         if (unsignalled) counter_add(unsignalled, 1);

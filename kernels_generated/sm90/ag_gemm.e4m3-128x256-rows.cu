@@ -229,7 +229,7 @@ ag_gemm(
                             ++held;
                             tma_commit();
                             staging.advance();
-                            tma_wait_read<SENDING>();  // the latest stores may still read their staging buffers
+                            tma_wait_read<SENDING>();  // the latest stores may still read what they send
                             for (; held > SENDING; --held, oldest.advance()) staging_empty[oldest.index].arrive();
                         }
                         // x.scale.on(peer)[c.rows, :] = x.scale[c.rows, :]

@@ -247,7 +247,7 @@ ag_gemm_slabs(
                             ++held;
                             tma_commit();
                             staging.advance();
-                            tma_wait_read<SENDING>();  // the latest stores may still read their staging buffers
+                            tma_wait_read<SENDING>();  // the latest stores may still read what they send
                             for (; held > SENDING; --held, oldest.advance()) staging_empty[oldest.index].arrive();
                         }
                         tma_wait<8>();  // all but the latest item's stores are complete

@@ -197,7 +197,7 @@ pushed_by_spare_warps(
                     fence_async_global();
                     #pragma unroll 1
                     for (u32 i = 0; i < BATCH; ++i) {
-                        tma_wait_read<1>();  // the latest stores may still read their staging buffers
+                        tma_wait_read<1>();  // the latest stores may still read what they send
                         const auto full = spare_staging_full[spare_staging.index];
                         full.expect(SPARE_STAGING_BYTES);
                         tma_load(smem_spare_staging[spare_staging.index], x, full.at, (batch * BATCH + i) * STAGING_N,

@@ -46,8 +46,15 @@ pub(super) fn side(region: &Region) -> Option<(Operand, Var)> {
 
 /// Releases a slot when its stores have read it.
 pub(super) fn read(ring: RingId, slot: Slot) -> [Node; 2] {
+    read_but(0, ring, slot)
+}
+
+/// The same when all but the latest `pending` groups of stores have.
+pub(super) fn read_but(pending: u32, ring: RingId, slot: Slot) -> [Node; 2] {
     [
-        Node::AwaitRead { pending: 0.into() },
+        Node::AwaitRead {
+            pending: pending.into(),
+        },
         Node::Arrive {
             barrier: ring.empty(),
             slot,

@@ -3,14 +3,14 @@
 use super::epilogue::groups;
 use super::everywhere::goes_everywhere;
 use super::leaves::Leaf;
-use super::nodes::{count, read, side, why};
+use super::nodes::{count, read, read_but, side, why};
 use super::passes::Pass;
 use super::rings::{SUBTILES, TILES};
 use super::walk::Walk;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
 use crate::program::{Pick, StoreMode, TensorId, Var};
-use crate::warp::{At, Expr, MapId, Node, Phase, Slot, Symbol, Unroll, Whose};
+use crate::warp::{At, Expr, MapId, Node, Phase, Slot, SlotKind, Symbol, Test, Unroll, Whose};
 
 impl Walk<'_, '_> {
     /// A tile's stores, and its signals.
@@ -28,6 +28,7 @@ impl Walk<'_, '_> {
         let mut part = Vec::new();
         let groups = groups(self, pass);
         let per_subtile = groups.len() as u32;
+        let late = per_subtile == 1 && self.released_late(pass);
         for (_, stores, _) in groups {
             part.push(Node::Await {
                 barrier: SUBTILES.full(),
@@ -49,15 +50,23 @@ impl Walk<'_, '_> {
                 part.extend([Node::FenceShared, Node::SyncWarp]);
             }
             part.push(Node::Commit);
-            if !self.b.cta.aliased() {
+            if late {
+                part.push(Node::If {
+                    test: Test::Differ(Expr::var("part"), 0.into()),
+                    body: read_but(1, SUBTILES, Slot::Previous).into(),
+                });
+            } else if !self.b.cta.aliased() {
                 part.extend(self.subtile_read());
             }
             part.push(Node::Advance {
                 ring: SUBTILES,
-                keep: false,
+                keep: late,
             });
         }
         nodes.push(self.each_own_subtile(part));
+        if late {
+            nodes.extend(read(SUBTILES, Slot::Previous));
+        }
         if self.b.cta.aliased() {
             nodes.push(why("Then stages may be loaded again where they lay."));
             nodes.extend(read(TILES, Slot::Current));
@@ -81,6 +90,22 @@ impl Walk<'_, '_> {
         nodes.extend(everywhere.then_some(Node::FenceAlias));
         nodes.extend(self.signals(pass, lag));
         nodes
+    }
+
+    /// True if a subtile's place is released behind the store of the next one, not behind its own: where memory adds f32, so
+    /// that it has the next box to add before it has read all of this one.
+    fn released_late(&self, pass: &Pass<'_>) -> bool {
+        let adds = |leaf: &Leaf<'_>| match &leaf.op.kind {
+            OpKind::Store { dst, mode, .. } => {
+                let dtype = self.b.kernel.buffers[dst.buffer.index()].dtype;
+                *mode == StoreMode::Add && dtype == Dtype::F32
+            }
+            _ => false,
+        };
+        let cta = &self.b.cta;
+        let places = cta.region(SlotKind::Subtile).map_or(0, |it| it.slots);
+        let alone = cta.split() == 1 && !cta.ordered() && !cta.aliased();
+        alone && places > 1 && pass.stores.iter().all(adds)
     }
 
     fn signals(&mut self, pass: &Pass<'_>, lag: bool) -> Vec<Node> {

@@ -13,7 +13,7 @@ use counterflow_codegen::shape::Shape;
 use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Arch, Layout, Variant};
 use counterflow_codegen::verify::{self, Checked, Series};
-use counterflow_codegen::warp::{Node, Pipeline, View};
+use counterflow_codegen::warp::{Node, Pipeline, Slot, View};
 use counterflow_emitter::{self as cuda, expected};
 use counterflow_emulator::{self as interp, Input, Options, Outcome};
 use counterflow_timeline::model::{Volume, seconds};
@@ -344,6 +344,39 @@ fn a_subtile_that_is_not_added_once() {
       = nothing orders these two
       help: wait for a signal that the first one is complete
     ");
+}
+
+/// A place that is released behind the store of the next subtile: four stages and two places, and what is wrong without the
+/// wait, with one for too few reads, and where the place of the store that was just handed over is released.
+#[test]
+fn a_place_is_released_behind_the_next_store() {
+    let variant = Variant::new(2).set("tiles", (128, 256));
+    let pipeline = verify::pipeline(built(&wgrad(), &variant));
+    let text = cuda::emit(&pipeline.unwrap_or_else(|error| panic!("{error}"))).text;
+    for line in ["STAGES = 4;", "SUBTILES = 2;", "tma_wait_read<1>();"] {
+        assert_eq!(text.matches(line).count(), 1, "{line}");
+    }
+    let late = |edit: fn(&mut Vec<Node>)| {
+        trace(|list, at| {
+            let release = list[at..].iter_mut().find_map(|node| match node {
+                Node::If { body, .. } => Some(body),
+                _ => None,
+            });
+            edit(release.expect("a release"));
+        })
+    };
+    let unread = late(|release| drop(release.remove(0)));
+    let too_few = late(|release| release[0] = Node::AwaitRead { pending: 2.into() });
+    for found in [&unread, &too_few] {
+        assert!(found.starts_with("error[race]"), "{found}");
+    }
+    let too_soon = late(|release| {
+        let Node::Arrive { slot, .. } = &mut release[1] else {
+            panic!("an arrival");
+        };
+        *slot = Slot::Current;
+    });
+    assert!(too_soon.starts_with("error[progress]"), "{too_soon}");
 }
 
 /// An add reads what it adds to, and moves nothing between ranks.

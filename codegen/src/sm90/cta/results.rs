@@ -2,6 +2,7 @@
 
 use super::asked::{computes, loops};
 use super::subtiles::{Results, Sums};
+use crate::dtype::Dtype;
 use crate::kernel::{Kernel, Op, OpKind, Purpose, RoleKind, visit, visit_ops};
 use crate::program::{Side, StoreMode};
 use crate::value::Value;
@@ -18,6 +19,7 @@ pub(super) fn results(kernel: &Kernel) -> Results {
         numbers: 0,
         announced: false,
         computed: false,
+        added: false,
         bytes: false,
         amax: false,
         computed_scales: None,
@@ -25,14 +27,20 @@ pub(super) fn results(kernel: &Kernel) -> Results {
     let mut each = |op: &Op| {
         let through = match &op.kind {
             OpKind::Store {
-                dst, value, amax, ..
+                dst,
+                value,
+                mode,
+                amax,
+                ..
             } => {
                 results.stores += 1;
                 results.amax |= amax.is_some();
                 let output = !kernel.buffers[dst.buffer.index()].is_scratch();
                 let block = kernel.computed_scale_block(dst.buffer).filter(|_| output);
                 results.computed_scales = results.computed_scales.or(block);
-                results.bytes |= kernel.buffers[dst.buffer.index()].dtype.is_fp8();
+                let dtype = kernel.buffers[dst.buffer.index()].dtype;
+                results.bytes |= dtype.is_fp8();
+                results.added |= *mode == StoreMode::Add && dtype == Dtype::F32;
                 let value = &kernel.values[usize::from(value.0)];
                 results.computed |= !matches!(value, Value::Acc(_));
                 dst
