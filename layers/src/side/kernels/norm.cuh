@@ -4,7 +4,7 @@
 #include "ahead.cuh"
 
 // y = norm(x), a CTA for each row; `statistics` has the mean and one over the deviation of each row.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 6)
     norm_forward(const void* x, const void* gamma, const void* beta, void* y, float* statistics, u32 columns) {
     const u64 first = u64(blockIdx.x) * (columns / 8);
     normalise(x, gamma, beta, statistics, columns, [&](u32 at, const Eight& y8, bool is_there) {
