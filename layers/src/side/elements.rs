@@ -197,7 +197,10 @@ fn bytes((mask, first): (&Mask, u64)) -> Result<Vec<u8>, Error> {
             legal: "give a multiple of 8".into(),
         });
     }
-    let wide = [mask.seed, mask.offset, first / 8].map(u64::to_le_bytes);
+    let wide = [mask.offset, first / 8].map(u64::to_le_bytes);
     let narrow = [mask.below.to_le_bytes(), mask.scale().to_le_bytes()];
-    Ok([wide.as_flattened(), narrow.as_flattened()].concat())
+    let keys = mask.keys();
+    let keys = keys.as_flattened().iter().flat_map(|key| key.to_le_bytes());
+    let plain = [wide.as_flattened(), narrow.as_flattened()].concat();
+    Ok(plain.into_iter().chain(keys).collect())
 }

@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) swiglu_forward(const void*
     const u64 gate_at = u64(at) + u64(at / across) * across;
     Eight gate, up, y8;
     gate.load(x, gate_at), up.load(x, gate_at + across);
-    y8.fill([&](u32 j) { return gate[j] * logistic(gate[j]) * up[j]; });
+    y8.fill([&](u32 j) { return swiglu(gate[j], up[j]); });
     y8.store(y, at);
 }
 
@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) swiglu_backward(const void
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
             const u32 j = 2 * i + half;
-            const Num s = logistic(gate[j]), by = gate[j] * s;
+            const Num x = of_silu(gate[j]), s = silu_share(x), by = x * s;
             of_gates[half] = dy8[j] * up[j] * silu_slope(by, s);
             of_ups[half] = dy8[j] * by;
         }
@@ -57,18 +57,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) swiglu_backward(const void
 
 // Where elements of a tensor over all ranks are kept: those whose number is below `below`. `first`: the first eight of this rank's.
 struct Mask {
-    u64 seed, offset, first;
+    u64 offset, first;
     u32 below;
     float scale;
+    u32 keys[PHILOX_KEYS];
 };
 
 // Of 8 elements, those that are kept, scaled; zeros of the others.
 __device__ __forceinline__ void dropped(const Mask& mask, u64 at, const Eight& x8, Num out[8]) {
+    // Even, so that both halves have the same upper word.
+    const u64 group = 2 * (mask.first + at);
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
-        const u64 group = 2 * (mask.first + at) + half;
-        const uint4 counter = make_uint4(u32(mask.offset), u32(mask.offset >> 32), u32(group), u32(group >> 32));
-        const uint4 drawn = philox(counter, make_uint2(u32(mask.seed), u32(mask.seed >> 32)));
+        const uint4 counter = make_uint4(u32(mask.offset), u32(mask.offset >> 32), u32(group) + half, u32(group >> 32));
+        const uint4 drawn = philox(counter, mask.keys);
         const u32 numbers[4] = {drawn.x, drawn.y, drawn.z, drawn.w};
 #pragma unroll
         for (u32 j = 0; j < 4; ++j) {

@@ -27,6 +27,18 @@ __device__ __forceinline__ Num inverse(Num a) { return __frcp_rn(a.v); }
 // The larger one; NaN if either is.
 __device__ __forceinline__ Num larger(Num a, Num b) { return a.v > b.v || a.v != a.v ? a : b; }
 
+// Numbers too small to be normal count as 0, and so do such results: one instruction, as the same without.
+__device__ __forceinline__ Num add_normal(Num a, Num b) {
+    float sum;
+    asm("add.rn.ftz.f32 %0, %1, %2;" : "=f"(sum) : "f"(a.v), "f"(b.v));
+    return sum;
+}
+__device__ __forceinline__ Num times_normal(Num a, Num b) {
+    float product;
+    asm("mul.rn.ftz.f32 %0, %1, %2;" : "=f"(product) : "f"(a.v), "f"(b.v));
+    return product;
+}
+
 // ln 2 as a number of 15 bits, whose products with exponents are exact, and the rest.
 #define LN_2_HIGH 0.69314575f
 #define LN_2_LOW 1.4286068e-6f
@@ -71,14 +83,40 @@ __device__ __forceinline__ Num ln_of(Num x) {
     return n * Num(LN_2_LOW) + y + m + n * Num(LN_2_HIGH);
 }
 
-// 1 / (1 + e^-x), of e to the power of a number that is not above 0: 1 over what is from 1 to 2 has no special cases. That is a
-// parabola, made better twice.
-__device__ __forceinline__ Num logistic(Num x) {
-    const Num e = exp_below(-fabsf(x.v)), y = e + Num(1.f);
-    Num by = fma_of(fma_of(0.32323232f, y, -1.4545455f), y, 2.121212f);
-    by = fma_of(by, fma_of(-y, by, 1.f), by);
-    by = fma_of(by, fma_of(-y, by, 1.f), by);
-    return x.v >= 0.f ? by : e * by;
+// 2 to the power of n + f, where `rounded` is n + ROUNDS: |f| is not above 1/2, and n from -127 to 126. Within two units of the last
+// place, but below 2^-126 any number that is smaller. Of -127 exactly it is 0: f is 0, the polynomial 1, and no bit is left.
+__device__ __forceinline__ Num power_of_two(Num rounded, Num f) {
+    Num q = 0.00132693886f;
+    q = fma_of(q, f, 0.00967129506f);
+    q = fma_of(q, f, 0.0555071123f);
+    q = fma_of(q, f, 0.240222469f);
+    q = fma_of(q, f, 0.693147004f);
+    q = fma_of(q, f, 1.f);
+    return __uint_as_float(__float_as_uint(q.v) + (__float_as_uint(rounded.v) << 23));
+}
+
+// 1 / (1 + 2^p) of a number that is not above 125. NaN counts as the least one.
+__device__ __forceinline__ Num logistic(Num p) {
+    const Num x = fmaxf(p.v, -127.f), rounded = x + Num(ROUNDS);
+    const Num y = power_of_two(rounded, x - (rounded - Num(ROUNDS))) + Num(1.f);
+    // The steps of `inverse` for a normal number whose inverse is normal: the same bits, without its test for others.
+    float near;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(near) : "f"(y.v));
+    return fma_of(near, fma_of(-y, near, 1.f), near);
+}
+
+// e to the power of d, which is not above 0: 0 below -87.4, and where it is too small to be normal who reads it takes 0. Off by 1.4e-8 · d
+// of it at most, beside what power_of_two is. NaN counts as the least one.
+__device__ __forceinline__ Num raised(Num d) {
+    const Num x = fmaxf(d.v, -87.4f), rounded = fma_of(x, 1.44269504f, ROUNDS);
+    return power_of_two(rounded, fma_of(x, 1.44269504f, Num(ROUNDS) - rounded));
+}
+
+// The larger one of a number and a limit; NaN if the number is.
+__device__ __forceinline__ Num at_least(Num x, float limit) {
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x.v), "f"(limit));
+    return y;
 }
 
 __device__ __forceinline__ Num from_bf16(u32 bits) { return __uint_as_float(bits << 16); }
@@ -104,6 +142,8 @@ struct Eight {
     __device__ __forceinline__ Num operator[](u32 i) const {
         return __uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000u);
     }
+    // Each word, which is two elements, becomes `word`.
+    __device__ __forceinline__ void fill_words(u32 word) { words[0] = words[1] = words[2] = words[3] = word; }
     // Element i becomes f(i).
     template <class F>
     __device__ __forceinline__ void fill(F f) {
@@ -112,12 +152,19 @@ struct Eight {
     }
 };
 
-// The sum over the CTA's threads in all of them: lanes of a warp in pairs 16, 8, 4, 2 and 1 apart, then the warps in the same way.
+// Elements f(0) to f(7).
+template <class F>
+__device__ __forceinline__ Eight eight(F f) {
+    return Eight{{to_bf16s(f(0), f(1)), to_bf16s(f(2), f(3)), to_bf16s(f(4), f(5)), to_bf16s(f(6), f(7))}};
+}
+
+// The sum over the CTA's threads in all of them: lanes of a warp in pairs 16, 8, 4, 2 and 1 apart, then the warps in the same way. The
+// threads meet once. Between two calls with the same PLACE they must meet once more.
+template <u32 PLACE>
 __device__ __forceinline__ Num sum_of_cta(Num x) {
     __shared__ float of_warps[THREADS / 32];
 #pragma unroll
     for (u32 apart = 16; apart > 0; apart /= 2) x = x + Num(__shfl_xor_sync(0xffffffffu, x.v, apart));
-    __syncthreads();
     if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = x.v;
     __syncthreads();
     Num sums[THREADS / 32];
@@ -130,12 +177,11 @@ __device__ __forceinline__ Num sum_of_cta(Num x) {
     return sums[0];
 }
 
-// The largest of the CTA's threads, in all of them.
+// The largest of the CTA's threads, in all of them. Between two calls the threads must meet once more.
 __device__ __forceinline__ Num largest_of_cta(Num x) {
     __shared__ float of_warps[THREADS / 32];
 #pragma unroll
     for (u32 apart = 16; apart > 0; apart /= 2) x = larger(x, Num(__shfl_xor_sync(0xffffffffu, x.v, apart)));
-    __syncthreads();
     if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = x.v;
     __syncthreads();
     Num most = of_warps[0];

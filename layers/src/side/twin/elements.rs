@@ -4,7 +4,7 @@
     reason = "digits are those of the kernels' text"
 )]
 
-use super::numbers::{logistic, narrow, wide};
+use super::numbers::{at_least, logistic, narrow, wide};
 use super::random::Mask;
 use counterflow::prelude::bf16;
 
@@ -29,14 +29,29 @@ pub enum Activation {
     SwiGlu,
 }
 
-fn twice_u(x: f32) -> f32 {
-    x * f32::mul_add(0.071_354_816_3, x * x, 1.595_769_12)
+/// x as GELU and its gradient have it, which are as good as 0 below the lowest one.
+fn of_gelu(x: f32) -> f32 {
+    at_least(x, -9.9375)
+}
+
+/// GELU(x) / x = σ(2u) = 1 / (1 + 2ᵖ), p = -2u · log₂ e.
+fn gelu_share(x: f32) -> f32 {
+    logistic(x * f32::mul_add(-0.102_943_242, x * x, -2.302_208_19))
 }
 
 fn gelu_slope(x: f32) -> f32 {
-    let s = logistic(twice_u(x));
+    let s = gelu_share(x);
     let of_u = f32::mul_add(0.214_064_449, x * x, 1.595_769_12);
     (x * s).mul_add((1.0 - s) * of_u, s)
+}
+
+/// As [`of_gelu`], of silu.
+fn of_silu(x: f32) -> f32 {
+    at_least(x, -86.0)
+}
+
+fn silu_share(x: f32) -> f32 {
+    logistic(x * -std::f32::consts::LOG2_E)
 }
 
 impl Activation {
@@ -57,16 +72,16 @@ impl Activation {
         match self {
             Activation::Gelu => {
                 for (x, y) in x.iter().zip(y) {
-                    let x = wide(*x);
-                    *y = narrow(x * logistic(twice_u(x)));
+                    let x = of_gelu(wide(*x));
+                    *y = narrow(x * gelu_share(x));
                 }
             }
             Activation::SwiGlu => {
                 let rows = x.chunks_exact(2 * columns);
                 for (x, y) in rows.zip(y.chunks_exact_mut(columns)) {
                     for (at, y) in y.iter_mut().enumerate() {
-                        let (gate, up) = (wide(x[at]), wide(x[columns + at]));
-                        *y = narrow(gate * logistic(gate) * up);
+                        let (gate, up) = (of_silu(wide(x[at])), wide(x[columns + at]));
+                        *y = narrow(gate * silu_share(gate) * up);
                     }
                 }
             }
@@ -82,7 +97,7 @@ impl Activation {
         match self {
             Activation::Gelu => {
                 for ((x, dy), dx) in x.iter().zip(dy).zip(dx) {
-                    *dx = narrow(wide(*dy) * gelu_slope(wide(*x)));
+                    *dx = narrow(wide(*dy) * gelu_slope(of_gelu(wide(*x))));
                 }
             }
             Activation::SwiGlu => {
@@ -90,7 +105,8 @@ impl Activation {
                 for ((x, dy), dx) in rows.zip(dx.chunks_exact_mut(2 * columns)) {
                     for at in 0..columns {
                         let (gate, up, dy) = (wide(x[at]), wide(x[columns + at]), wide(dy[at]));
-                        let s = logistic(gate);
+                        let gate = of_silu(gate);
+                        let s = silu_share(gate);
                         let by = gate * s;
                         dx[at] = narrow(dy * up * by.mul_add(1.0 - s, s));
                         dx[columns + at] = narrow(dy * by);

@@ -1,6 +1,6 @@
 //! Cross-entropy.
 
-use super::numbers::{exp, larger, ln, narrow, sum, wide};
+use super::numbers::{exp, larger, ln, narrow, normal, raised, sum, wide};
 use counterflow::prelude::bf16;
 
 /// A target that stands for none: the row has no loss and no gradient.
@@ -41,7 +41,8 @@ pub fn cross_entropy_part(x: &[bf16], has: bool, target: usize) -> [f32; 4] {
     let most = most.fold(f32::NEG_INFINITY, larger) + 0.0; // never -0
     // Minus infinity less itself would be NaN.
     let less = if most == f32::NEG_INFINITY { 0.0 } else { most };
-    let sum = sum(x.iter().map(|x| exp(wide(*x) - less)));
+    // A row with NaN or infinity has no sum.
+    let sum = sum(x.iter().map(|x| raised(wide(*x) - less))) + (less - less);
     [most, sum, if has { wide(x[target]) } else { 0.0 }, 0.0]
 }
 
@@ -77,10 +78,10 @@ pub fn cross_entropy_of_parts(
     }
     let by = 1.0 / sum;
     for (at, dx) in dx.iter_mut().enumerate() {
-        let e = exp(wide(x[at]) - most);
+        let e = raised(wide(x[at]) - most);
         *dx = narrow(match first + at == target {
             true => (e * by - 1.0) * scale,
-            false => e * (by * scale),
+            false => normal(e * normal(by * scale)),
         });
     }
     // The difference first: `most + ln(sum)` would round away the loss of a row that is sure of its target.

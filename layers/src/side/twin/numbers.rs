@@ -22,8 +22,14 @@ const EXP: [f32; 5] = [
     0.008_368_851,
     0.001_381_431_6,
 ];
-/// 1 / y for 1 ≤ y ≤ 2, within 1 / 99: the lowest first.
-const INVERSE: [f32; 3] = [2.121_212, -1.454_545_5, 0.323_232_32];
+/// 2ᶠ = 1 + f · (these, lowest first) for |f| ≤ ½: likewise, 9.3e-8 of 2ᶠ.
+const POWER: [f32; 5] = [
+    0.693_147_004,
+    0.240_222_469,
+    0.055_507_112_3,
+    0.009_671_295_06,
+    0.001_326_938_86,
+];
 /// ln (1 + m) = m − m² / 2 + m³ · (these, lowest first) for √½ ≤ 1 + m ≤ √2: likewise, 5.9e-9 of m.
 const LN: [f32; 8] = [
     0.333_333_17,
@@ -89,15 +95,41 @@ pub fn ln(x: f32) -> f32 {
     e * LN_2[1] + y + m + e * LN_2[0]
 }
 
-/// 1 / (1 + e⁻ˣ), of e to the power of a number that is not above 0.
-pub(super) fn logistic(x: f32) -> f32 {
-    let e = exp(-x.abs());
-    let y = e + 1.0;
-    let mut by = INVERSE[2].mul_add(y, INVERSE[1]).mul_add(y, INVERSE[0]);
-    for _ in 0..2 {
-        by = by.mul_add((-y).mul_add(by, 1.0), by);
+/// 2 to the power of n + f, where `rounded` is n + [`ROUNDS`]: |f| is not above ½, and n from -127 to 126. Within two units of the last
+/// place, but below 2⁻¹²⁶ any number that is smaller. Of -127 exactly it is 0: f is 0, the polynomial 1, and no bit is left.
+fn power_of_two(rounded: f32, f: f32) -> f32 {
+    let mut q = POWER[4];
+    for c in POWER[..4].iter().rev() {
+        q = q.mul_add(f, *c);
     }
-    if x >= 0.0 { by } else { e * by }
+    let q = q.mul_add(f, 1.0);
+    f32::from_bits(q.to_bits().wrapping_add(rounded.to_bits() << 23))
+}
+
+/// 1 / (1 + 2ᵖ) of a number that is not above 125. NaN counts as the least one.
+pub(super) fn logistic(p: f32) -> f32 {
+    let x = p.max(-127.0);
+    let rounded = x + ROUNDS;
+    1.0 / (power_of_two(rounded, x - (rounded - ROUNDS)) + 1.0)
+}
+
+/// e to the power of `d`, which is not above 0: 0 below -87.4 and where it would be no normal number. Off by 1.4e-8 · d of it at most,
+/// beside what [`power_of_two`] is. NaN counts as the least one.
+pub(super) fn raised(d: f32) -> f32 {
+    let d = d.max(-87.4);
+    let rounded = d.mul_add(std::f32::consts::LOG2_E, ROUNDS);
+    let f = d.mul_add(std::f32::consts::LOG2_E, ROUNDS - rounded);
+    normal(power_of_two(rounded, f))
+}
+
+/// The number, but 0 of what is too small to be normal.
+pub(super) fn normal(x: f32) -> f32 {
+    if x.abs() < f32::MIN_POSITIVE { 0.0 } else { x }
+}
+
+/// The larger one of a number and a limit; NaN if the number is.
+pub(super) fn at_least(x: f32, limit: f32) -> f32 {
+    if x.is_nan() { x } else { x.max(limit) }
 }
 
 /// The larger one; NaN if either is.
@@ -119,9 +151,19 @@ pub(super) fn pairs(lanes: &mut [f32]) -> f32 {
 
 /// The sum of a row's numbers as a CTA adds them: each thread every 256th eight, in order; lanes of a warp in pairs; then warps.
 pub(super) fn sum(of: impl Iterator<Item = f32>) -> f32 {
+    of_threads(of, |sum, value| sum + value)
+}
+
+/// The same of products, each of which is rounded only with the sum that it is added to.
+pub(super) fn sum_of_products(of: impl Iterator<Item = (f32, f32)>) -> f32 {
+    of_threads(of, |sum, (a, b)| a.mul_add(b, sum))
+}
+
+fn of_threads<T>(of: impl Iterator<Item = T>, add: impl Fn(f32, T) -> f32) -> f32 {
     let mut threads = [0f32; THREADS];
     for (at, value) in of.enumerate() {
-        threads[at / 8 % THREADS] += value;
+        let sum = &mut threads[at / 8 % THREADS];
+        *sum = add(*sum, value);
     }
     let mut warps = [0f32; THREADS / 32];
     for (warp, lanes) in warps.iter_mut().zip(threads.chunks_exact_mut(32)) {

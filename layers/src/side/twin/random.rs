@@ -8,8 +8,8 @@
 /// // Known answers of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3".
 /// assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
 /// ```
-pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
-    for _ in 0..10 {
+pub fn philox(mut counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
+    for key in keys(key) {
         let product = |by: u32, of: u32| {
             let both = u64::from(by) * u64::from(of);
             ((both >> 32) as u32, both as u32)
@@ -22,12 +22,16 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
             high0 ^ counter[3] ^ key[1],
             low0,
         ];
-        key = [
-            key[0].wrapping_add(0x9E37_79B9),
-            key[1].wrapping_add(0xBB67_AE85),
-        ];
     }
     counter
+}
+
+/// Keys of Philox's ten rounds.
+fn keys(key: [u32; 2]) -> [[u32; 2]; 10] {
+    std::array::from_fn(|round| {
+        let of = |key: u32, step: u32| key.wrapping_add(step.wrapping_mul(round as u32));
+        [of(key[0], 0x9E37_79B9), of(key[1], 0xBB67_AE85)]
+    })
 }
 
 /// Mask of the elements that dropout keeps: a pure function of seed, offset and the element's number, so that it is
@@ -70,6 +74,11 @@ impl Mask {
         let ([low, high], [group, above]) = (words(self.offset), words(element / 4));
         let drawn = philox([low, high, group, above], words(self.seed));
         drawn[(element % 4) as usize] < self.below
+    }
+
+    /// Keys of the rounds in which its numbers are drawn.
+    pub(in crate::side) fn keys(&self) -> [[u32; 2]; 10] {
+        keys([self.seed as u32, (self.seed >> 32) as u32])
     }
 
     /// Factor of elements that are kept.
