@@ -398,7 +398,7 @@ impl LayerNormMlp {
         let mut of_after = self.fc2.lend_input(rows)?;
         let to = &mut *of_after;
         self.fc2
-            .backward_of(&fc2, &*after, &parameters.fc2, dy, to, gradients.fc2)?;
+            .backward_of((&fc2, &*after), &parameters.fc2, dy, to, gradients.fc2)?;
         if let Some(kernels) = &self.coded.backward {
             let of_before = Activated {
                 layer: self,

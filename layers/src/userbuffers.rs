@@ -56,7 +56,7 @@ impl std::str::FromStr for BootstrapBackend {
 ///
 /// let config = Config::from_yaml("proj_fprop: {method: ring_exchange}")?;
 /// let arguments = Initialize { ub_cfgs: vec![config], ..Initialize::new([2048, 1536], 4) };
-/// assert_eq!(arguments.heap_bytes(), 2 * 1536 * (2048 + 512));
+/// assert_eq!(arguments.heap_bytes(), 2 * 1536 * 2048);
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -99,9 +99,7 @@ impl Initialize {
     /// Bytes of the symmetric heap that the buffers take on each rank. Ops of layers take theirs beside them.
     pub fn heap_bytes(&self) -> u64 {
         let [_, columns] = self.shape;
-        let each = self.each();
-        let [gathered, summed] = rows_held(each, self.has_fp8());
-        let all = gathered * self.tp_size as usize + summed;
+        let all = rows_held(self.each(), self.has_fp8()) * self.tp_size as usize;
         let of_fp8 = match self.has_fp8() {
             true => Amaxes::heap_bytes(self.tp_size) + (4 * self.scales()) as u64,
             false => 0,
@@ -157,10 +155,9 @@ impl Initialize {
     }
 }
 
-/// State that the layers of a group share: a buffer that rows are gathered in, one that sums come to, and how
-/// products overlap.
+/// State that the layers of a group share: a buffer that rows are gathered in, and how products overlap.
 ///
-/// All layers of a rank use the same two buffers, one after another in the order of its stream. They borrow the memory of their calls from
+/// All layers of a rank use the same buffer, one after another in the order of its stream. They borrow the memory of their calls from
 /// each other, too: what one gives back, the next one takes. So a step after the first allocates nothing, and what is saved for backward
 /// passes is what takes memory.
 ///
@@ -184,12 +181,11 @@ impl Initialize {
 #[derive(Clone, Debug)]
 pub struct Userbuffers(Arc<Shared>);
 
-/// Rows of each rank in the buffer that rows are gathered in, and in the one that sums come to. Codes along tokens are padded to 16, and
-/// are half as large; shards with scales of blocks have whole lines of 4 scales.
-fn rows_held(each: usize, has_fp8: bool) -> [usize; 2] {
+/// Rows of each rank in the buffer that rows are gathered in. Codes along tokens are padded to 16, and are half as large.
+fn rows_held(each: usize, has_fp8: bool) -> usize {
     match has_fp8 {
-        true => [each.max(CODES / 2), each.next_multiple_of(4)],
-        false => [each; 2],
+        true => each.max(CODES / 2),
+        false => each,
     }
 }
 
@@ -218,14 +214,13 @@ struct Shared {
     margin: u32,
     fp8: Option<fp8::Shared>,
     gathered: UserBuffer<bf16>,
-    summed: UserBuffer<bf16>,
     /// Of blocks, with the codes in `gathered`.
     scales: Option<UserBuffer<f32>>,
     /// Side kernels that layers have loaded.
     side: Mutex<Side>,
     /// Memory of layers' calls.
     scratch: Scratch,
-    /// Held while a layer's work is enqueued: it uses both buffers.
+    /// Held while a layer's work is enqueued: it uses the buffer.
     turn: Mutex<()>,
 }
 
@@ -280,7 +275,7 @@ impl Userbuffers {
                 );
             }
         }
-        let [gathered, summed] = rows_held(rows.div_ceil(world as usize), arguments.has_fp8());
+        let gathered = rows_held(rows.div_ceil(world as usize), arguments.has_fp8());
         let fp8 = || together(rank, || fp8::Shared::new(rank, arguments.ext_margin_sm));
         Ok(Userbuffers(Arc::new(Shared {
             gathered: rank.allocate("gathered", [gathered * world as usize, columns])?,
@@ -288,7 +283,6 @@ impl Userbuffers {
                 .has_fp8()
                 .then(|| rank.allocate("scales", [1, arguments.scales()]))
                 .transpose()?,
-            summed: rank.allocate("summed", [summed, columns])?,
             rank: rank.clone(),
             shape: arguments.shape,
             margin: arguments.ext_margin_sm,
@@ -347,11 +341,6 @@ impl Userbuffers {
             Some(scales) => scales.shaped(shape),
             None => Err(without_fp8()),
         }
-    }
-
-    /// The buffer that this rank's rows of a sum come to.
-    pub(crate) fn summed(&self, shape: [usize; 2]) -> Result<UserBuffer<bf16>, Error> {
-        self.0.summed.shaped(shape)
     }
 
     /// Memory for a call, of as many bytes whatever its rows: `most` elements.

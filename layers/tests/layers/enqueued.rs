@@ -228,10 +228,9 @@ fn counts(
 
 #[test]
 fn a_step_of_qkv_and_proj_enqueues_no_more_than_this() {
-    // The weight's codes, both ways; rows by the norm, or the activations' codes both ways; the product. A copy takes a sum to the caller.
-    let forward = [("qkv forward", [1, 2, 0]), ("proj forward", [1, 2, 1])];
-    // Codes of the gradient; both products; codes on their side. The norm, which reads the gradient's sum where it comes to:
-    // one for x and the sums for γ, one that adds them.
+    // The weight's codes, both ways; rows by the norm, or the activations' codes both ways; the product, whose sum comes to the caller.
+    let forward = [("qkv forward", [1, 2, 0]), ("proj forward", [1, 2, 0])];
+    // Codes of the gradient; both products; codes on their side. The norm, which reads the gradient's sum: one for x and the sums for γ, one that adds them.
     let backward = [("proj backward", [2, 2, 0]), ("qkv backward", [2, 4, 1])];
     // Amaxes of all tensors: gathered, and computed scales.
     let end = ("end", [1, 1, 0]);
@@ -263,11 +262,11 @@ fn a_step_of_qkv_and_proj_enqueues_no_more_than_this() {
 fn a_step_of_an_mlp_enqueues_no_more_than_this() {
     // As above, and the activation in the place of a quantiser.
     let fused = [
-        ("forward", [2, 4, 1]),
+        ("forward", [2, 4, 0]),
         ("backward", [4, 6, 1]),
         ("end", [1, 1, 0]),
     ];
     assert_eq!(counts(2, (true, None), mlp), fused);
-    let later = [("forward", [2, 2, 1]), fused[1], fused[2]];
+    let later = [("forward", [2, 2, 0]), fused[1], fused[2]];
     assert_eq!(counts(2, (true, Some(false)), mlp), later);
 }
