@@ -10,6 +10,7 @@ use crate::side::{
 use crate::step::{CODES, blocks, together};
 use counterflow::prelude::{bf16, e4m3};
 use counterflow::{Communicator, Dtype, Error, UserBuffer, quantise};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tracing::warn;
 
@@ -56,7 +57,7 @@ impl std::str::FromStr for BootstrapBackend {
 ///
 /// let config = Config::from_yaml("proj_fprop: {method: ring_exchange}")?;
 /// let arguments = Initialize { ub_cfgs: vec![config], ..Initialize::new([2048, 1536], 4) };
-/// assert_eq!(arguments.heap_bytes(), 2 * 1536 * 2048);
+/// assert_eq!(arguments.heap_bytes(), 2 * 1536 * 2 * 2048);
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -99,7 +100,8 @@ impl Initialize {
     /// Bytes of the symmetric heap that the buffers take on each rank. Ops of layers take theirs beside them.
     pub fn heap_bytes(&self) -> u64 {
         let [_, columns] = self.shape;
-        let all = rows_held(self.each(), self.has_fp8()) * self.tp_size as usize;
+        let each = rows_held(self.each(), self.has_fp8()) + self.gradients();
+        let all = each * self.tp_size as usize;
         let of_fp8 = match self.has_fp8() {
             true => Amaxes::heap_bytes(self.tp_size) + (4 * self.scales()) as u64,
             false => 0,
@@ -109,6 +111,15 @@ impl Initialize {
 
     fn has_fp8(&self) -> bool {
         self.quantization_modes.contains(&QuantizationMode::Fp8)
+    }
+
+    /// Rows of each rank in the buffer that gradients of bf16 are gathered in.
+    fn gradients(&self) -> usize {
+        let modes = &self.quantization_modes;
+        match modes.contains(&QuantizationMode::None) && self.tp_size > 1 {
+            true => self.each(),
+            false => 0,
+        }
     }
 
     /// Rows of a full shard.
@@ -155,9 +166,9 @@ impl Initialize {
     }
 }
 
-/// State that the layers of a group share: a buffer that rows are gathered in, and how products overlap.
+/// State that the layers of a group share: buffers that rows are gathered in, one of inputs and one of gradients, and how products overlap.
 ///
-/// All layers of a rank use the same buffer, one after another in the order of its stream. They borrow the memory of their calls from
+/// All layers of a rank use the same buffers, one after another in the order of its stream. They borrow the memory of their calls from
 /// each other, too: what one gives back, the next one takes. So a step after the first allocates nothing, and what is saved for backward
 /// passes is what takes memory.
 ///
@@ -214,13 +225,15 @@ struct Shared {
     margin: u32,
     fp8: Option<fp8::Shared>,
     gathered: UserBuffer<bf16>,
+    /// A buffer for gradients alone, so that they stay where they are until they are gathered; and how many have come.
+    gradients: (UserBuffer<bf16>, AtomicU64),
     /// Of blocks, with the codes in `gathered`.
     scales: Option<UserBuffer<f32>>,
     /// Side kernels that layers have loaded.
     side: Mutex<Side>,
     /// Memory of layers' calls.
     scratch: Scratch,
-    /// Held while a layer's work is enqueued: it uses the buffer.
+    /// Held while a layer's work is enqueued: it uses both buffers.
     turn: Mutex<()>,
 }
 
@@ -279,6 +292,10 @@ impl Userbuffers {
         let fp8 = || together(rank, || fp8::Shared::new(rank, arguments.ext_margin_sm));
         Ok(Userbuffers(Arc::new(Shared {
             gathered: rank.allocate("gathered", [gathered * world as usize, columns])?,
+            gradients: (
+                rank.allocate("gradients", [arguments.gradients() * world as usize, columns])?,
+                AtomicU64::new(0),
+            ),
             scales: arguments
                 .has_fp8()
                 .then(|| rank.allocate("scales", [1, arguments.scales()]))
@@ -332,6 +349,21 @@ impl Userbuffers {
     /// The buffer that rows are gathered in, as so many rows over all ranks.
     pub(crate) fn gathered(&self, shape: [usize; 2]) -> Result<UserBuffer<bf16>, Error> {
         self.0.gathered.shaped(shape)
+    }
+
+    /// The buffer that gradients are gathered in, as so many rows over all ranks.
+    pub(crate) fn gradients(&self, shape: [usize; 2]) -> Result<UserBuffer<bf16>, Error> {
+        self.0.gradients.0.shaped(shape)
+    }
+
+    /// The number of the gradient that comes there now. What was there before is gone.
+    pub(crate) fn another_gradient(&self) -> u64 {
+        self.0.gradients.1.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// True if no other one has come there since.
+    pub(crate) fn is_last_gradient(&self, number: u64) -> bool {
+        self.0.gradients.1.load(Ordering::Relaxed) == number
     }
 
     /// The buffer that scales of blocks are gathered in.

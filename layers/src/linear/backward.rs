@@ -2,7 +2,7 @@
 
 use super::casts::Fp8;
 use super::operand::Operand;
-use super::{Gradients, Linear, Parameters, Saved, Source, fits};
+use super::{Gradients, Linear, OutputGradient, Parameters, Saved, Source, fits};
 use crate::overlap::Parallel;
 use crate::step::CODES;
 use counterflow::prelude::bf16;
@@ -10,17 +10,17 @@ use counterflow::{Error, Tensor};
 
 impl Linear {
     /// Enqueues the gradient of the input, of this rank's gradient of the output, into `dx`; and adds the gradients of the weights
-    /// to what the caller has. Shapes are those of [`Linear::input_shape`] and [`Linear::output_shape`] for the rows of the
+    /// to what the caller has. `dy` is `&` a tensor, or [a place](Linear::gradient_place) that it was written to. Shapes are those of [`Linear::input_shape`] and [`Linear::output_shape`] for the rows of the
     /// forward pass.
     ///
     /// # Errors
     /// [`Error::Usage`], before anything is enqueued, for tensors of another shape, and for a weight's gradient that is absent, or
     /// given where the layer is frozen; what a launch refuses.
-    pub fn backward(
+    pub fn backward<'a>(
         &self,
         saved: Saved,
         parameters: &Parameters<'_>,
-        dy: &Tensor<bf16>,
+        dy: impl Into<OutputGradient<'a>>,
         dx: &mut Tensor<bf16>,
         gradients: Gradients<'_>,
     ) -> Result<(), Error> {
@@ -32,7 +32,7 @@ impl Linear {
         };
         let wanted = self.input_shape(saved.rows);
         fits("the saved input", input.shape(), wanted)?;
-        self.backward_of((&saved, &input), parameters, dy, dx, gradients)
+        self.backward_of((&saved, &input), parameters, &dy.into(), dx, gradients)
     }
 
     /// Backward pass of an input and a gradient that kernels may write where they are wanted.
@@ -152,8 +152,7 @@ impl Linear {
         };
         launch.rows(rows).launch()?;
         if let (Some(fp8), Some(to)) = (self.in_blocks(), &mut gradients.weight) {
-            let dy = self.whole_gradient(rows, dy)?;
-            self.weight_in_blocks(fp8, (saved, source), &dy, to)?;
+            self.weight_in_blocks(fp8, (saved, source), (dy, &gradient), to)?;
         } else if let Some(to) = gradients.weight {
             let beside = partial.as_ref().filter(|_| self.overlap.bulk_wgrad);
             let beside = beside.map(|partial| (partial, &mut *dx));
@@ -188,8 +187,7 @@ impl Linear {
         let launch = launch.tensor("x", &gradient.rows).tensor("w", &weight);
         launch.tensor("y", dx).rows(rows).launch()?;
         if let (Some(fp8), Some(to)) = (self.in_blocks(), &mut gradients.weight) {
-            let dy = self.whole_gradient(rows, dy)?;
-            self.weight_in_blocks(fp8, (saved, source), &dy, to)?;
+            self.weight_in_blocks(fp8, (saved, source), (dy, &gradient), to)?;
         } else if let Some(to) = gradients.weight {
             self.turned_gradient(rows, &mut gradient)?;
             let x = self.input_along_tokens(saved, source, None)?;
