@@ -157,7 +157,7 @@ pub type Out<T> = Tensor<T>;
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 pub type Accumulated<T> = Tensor<T>;
-/// Output: the sum over ranks. Each rank keeps its row shard.
+/// Output: the sum over ranks. Each rank keeps its row shard: in any memory of its own, unless a statement stores to a peer's.
 ///
 /// The module's [example](self) has one.
 pub type ReduceScattered<T> = Tensor<T>;

@@ -9,6 +9,7 @@
 
 mod handed_over;
 mod ops;
+mod reached;
 mod region;
 mod regions;
 mod scales;

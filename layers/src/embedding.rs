@@ -147,14 +147,8 @@ impl VocabParallelEmbedding {
                     .userbuffers
                     .lend([rows, self.columns], most * self.columns)?;
                 kernels.forward(ids, weight, self.own(), self.vocabulary, &mut partial)?;
-                let each = rows.div_ceil(rank.world() as usize);
-                let mut own = self.userbuffers.summed([each, self.columns])?;
                 let launch = sum.op.on(&**rank).tensor("g", &*partial);
-                launch.tensor("y", &mut own).rows(rows).launch()?;
-                match y.is_empty() {
-                    true => Ok(()),
-                    false => own.copy_to(y),
-                }
+                launch.tensor("y", y).rows(rows).launch().map(drop)
             }
         }
     }

@@ -8,7 +8,6 @@ use crate::side::twin::{Norm, Normalization};
 use crate::side::{CodedNormKernels, NormKernels};
 use crate::step::together;
 use crate::userbuffers::Userbuffers;
-use counterflow::op::Argument;
 use counterflow::prelude::{bf16, e4m3};
 use counterflow::{Error, Tensor};
 
@@ -262,7 +261,7 @@ impl LayerNormLinear {
         };
         let (shape, of) = (x.shape(), &*saved.statistics);
         let gamma = (parameters.layer_norm_weight, of);
-        let of_norm = |dy: Argument<'_>| {
+        let of_norm = |dy: &Tensor<bf16>| {
             let to = (of_gamma, of_beta);
             self.norm.backward(shape, (x, dy), gamma, residual, dx, to)
         };

@@ -6,7 +6,7 @@ use crate::layer_norm_linear::{
     LayerNormLinearSaved,
 };
 use crate::linear::{
-    self, Gradients, Linear, LinearConfig, Parameters, Place, Product, Saved, Source, fits,
+    self, GradientPlace, Gradients, Linear, LinearConfig, OutputGradient, Parameters, Place, Product, Saved, Source, fits,
 };
 use crate::overlap::Flags;
 use crate::scratch::Lent;
@@ -362,15 +362,23 @@ impl LayerNormMlp {
     ///
     /// # Errors
     /// As [`LayerNormLinear::backward`] and [`Linear::backward`].
-    pub fn backward(
+    pub fn backward<'a>(
         &self,
         saved: LayerNormMlpSaved,
         parameters: &LayerNormMlpParameters<'_>,
-        dy: &Tensor<bf16>,
+        dy: impl Into<OutputGradient<'a>>,
         dx: &mut Tensor<bf16>,
         gradients: LayerNormMlpGradients<'_>,
     ) -> Result<(), Error> {
-        self.backward_plus(saved, parameters, (dy, None), dx, gradients)
+        self.backward_plus(saved, parameters, (dy.into(), None), dx, gradients)
+    }
+
+    /// Memory for the gradient of this rank's output, as [`Linear::gradient_place`].
+    ///
+    /// # Errors
+    /// As [`Linear::gradient_place`].
+    pub fn gradient_place(&self, rows: usize) -> Result<GradientPlace, Error> {
+        self.fc2.gradient_place(rows)
     }
 
     /// Backward pass where `residual` is added to the gradient of the input.
@@ -378,7 +386,7 @@ impl LayerNormMlp {
         &self,
         saved: LayerNormMlpSaved,
         parameters: &LayerNormMlpParameters<'_>,
-        (dy, residual): (&Tensor<bf16>, Option<&Tensor<bf16>>),
+        (dy, residual): (OutputGradient<'_>, Option<&Tensor<bf16>>),
         dx: &mut Tensor<bf16>,
         gradients: LayerNormMlpGradients<'_>,
     ) -> Result<(), Error> {
@@ -398,7 +406,7 @@ impl LayerNormMlp {
         let mut of_after = self.fc2.lend_input(rows)?;
         let to = &mut *of_after;
         self.fc2
-            .backward_of(&fc2, &*after, &parameters.fc2, dy, to, gradients.fc2)?;
+            .backward_of((&fc2, &*after), &parameters.fc2, &dy, to, gradients.fc2)?;
         if let Some(kernels) = &self.coded.backward {
             let of_before = Activated {
                 layer: self,

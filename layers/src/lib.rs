@@ -86,7 +86,9 @@ pub use layer_norm_mlp::{
     LayerNormMlp, LayerNormMlpConfig, LayerNormMlpGradients, LayerNormMlpParameters,
     LayerNormMlpSaved,
 };
-pub use linear::{Gradients, Linear, LinearConfig, Parameters, Product, Saved};
+pub use linear::{
+    GradientPlace, Gradients, Linear, LinearConfig, OutputGradient, Parameters, Product, Saved,
+};
 pub use random::{RngState, RngTracker};
 pub use side::twin::{Activation, Affine, AffineGradients, Norm, Normalization, Statistics};
 pub use transformer_layer::{

@@ -9,7 +9,7 @@ use crate::layer_norm_mlp::{
     LayerNormMlp, LayerNormMlpConfig, LayerNormMlpGradients, LayerNormMlpParameters,
     LayerNormMlpSaved,
 };
-use crate::linear::{self, Product};
+use crate::linear::{self, GradientPlace, OutputGradient, Product};
 use crate::overlap::ModuleFlags;
 use crate::random::{RngTracker, is_part};
 use crate::scratch::Lent;
@@ -245,20 +245,16 @@ impl TransformerLayer {
         Ok(mask)
     }
 
-    /// The gradient of what was dropped.
+    /// The gradient of what was dropped, written to where it is gathered.
     fn dropped(
         &self,
         rows: usize,
-        mask: Option<&Mask>,
-        dy: &Tensor<bf16>,
-    ) -> Result<Lent<bf16>, Error> {
-        let Some(mask) = mask else {
-            return Ok(dy.clone().into());
-        };
-        let mut dx = self.lend(rows)?;
-        self.elements
-            .dropout(dy, (mask, self.first(rows)), &mut dx)?;
-        Ok(dx)
+        (mask, dy): (&Mask, &Tensor<bf16>),
+        mut place: GradientPlace,
+    ) -> Result<GradientPlace, Error> {
+        let mask = (mask, self.first(rows));
+        self.elements.dropout(dy, mask, &mut place)?;
+        Ok(place)
     }
 
     /// Enqueues `y` of this rank's shard of so many rows, which are positions of so many sequences.
@@ -318,14 +314,33 @@ impl TransformerLayer {
     ) -> Result<(), Error> {
         let rows = saved.rows;
         let [first, second] = saved.masks;
-        let of_mlp = self.dropped(rows, second.as_ref(), dy)?;
-        let mut of_middle = self.lend(rows)?;
-        let (weights, of) = (&parameters.mlp, (&*of_mlp, Some(dy)));
+        let of_mlp = second.map(|mask| {
+            let place = self.mlp.gradient_place(rows)?;
+            self.dropped(rows, (&mask, dy), place)
+        });
+        let of_mlp = of_mlp.transpose()?;
+        let of_mlp = of_mlp.as_ref().map_or(dy.into(), OutputGradient::from);
+        // What attention's product gathers as it is comes to where it is gathered, once the MLP has gathered there.
+        let mut of_middle = match first {
+            None => self.attention.next_gradient(rows)?,
+            Some(_) => GradientPlace::of(self.lend(rows)?),
+        };
+        let (weights, of) = (&parameters.mlp, (of_mlp, Some(dy)));
         self.mlp
             .backward_plus(saved.mlp, weights, of, &mut of_middle, gradients.mlp)?;
         mlp_is_done()?;
-        let of_attention = self.dropped(rows, first.as_ref(), &of_middle)?;
-        let of = (&*of_attention, Some(&*of_middle));
+        let of_attention = match first {
+            None => {
+                self.attention.has_come(&mut of_middle);
+                None
+            }
+            Some(mask) => {
+                let place = self.attention.gradient_place(rows)?;
+                Some(self.dropped(rows, (&mask, &of_middle), place)?)
+            }
+        };
+        let of = of_attention.as_ref().unwrap_or(&of_middle);
+        let of = (of.into(), Some(&*of_middle));
         let weights = &parameters.attention;
         self.attention
             .backward_plus(saved.attention, weights, of, dx, gradients.attention)

@@ -10,6 +10,7 @@ use crate::side::{
 use crate::step::{CODES, blocks, together};
 use counterflow::prelude::{bf16, e4m3};
 use counterflow::{Communicator, Dtype, Error, UserBuffer, quantise};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tracing::warn;
 
@@ -56,7 +57,7 @@ impl std::str::FromStr for BootstrapBackend {
 ///
 /// let config = Config::from_yaml("proj_fprop: {method: ring_exchange}")?;
 /// let arguments = Initialize { ub_cfgs: vec![config], ..Initialize::new([2048, 1536], 4) };
-/// assert_eq!(arguments.heap_bytes(), 2 * 1536 * (2048 + 512));
+/// assert_eq!(arguments.heap_bytes(), 2 * 1536 * 2 * 2048);
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -99,9 +100,8 @@ impl Initialize {
     /// Bytes of the symmetric heap that the buffers take on each rank. Ops of layers take theirs beside them.
     pub fn heap_bytes(&self) -> u64 {
         let [_, columns] = self.shape;
-        let each = self.each();
-        let [gathered, summed] = rows_held(each, self.has_fp8());
-        let all = gathered * self.tp_size as usize + summed;
+        let each = rows_held(self.each(), self.has_fp8()) + self.gradients();
+        let all = each * self.tp_size as usize;
         let of_fp8 = match self.has_fp8() {
             true => Amaxes::heap_bytes(self.tp_size) + (4 * self.scales()) as u64,
             false => 0,
@@ -111,6 +111,15 @@ impl Initialize {
 
     fn has_fp8(&self) -> bool {
         self.quantization_modes.contains(&QuantizationMode::Fp8)
+    }
+
+    /// Rows of each rank in the buffer that gradients of bf16 are gathered in.
+    fn gradients(&self) -> usize {
+        let modes = &self.quantization_modes;
+        match modes.contains(&QuantizationMode::None) && self.tp_size > 1 {
+            true => self.each(),
+            false => 0,
+        }
     }
 
     /// Rows of a full shard.
@@ -157,10 +166,9 @@ impl Initialize {
     }
 }
 
-/// State that the layers of a group share: a buffer that rows are gathered in, one that sums come to, and how
-/// products overlap.
+/// State that the layers of a group share: buffers that rows are gathered in, one of inputs and one of gradients, and how products overlap.
 ///
-/// All layers of a rank use the same two buffers, one after another in the order of its stream. They borrow the memory of their calls from
+/// All layers of a rank use the same buffers, one after another in the order of its stream. They borrow the memory of their calls from
 /// each other, too: what one gives back, the next one takes. So a step after the first allocates nothing, and what is saved for backward
 /// passes is what takes memory.
 ///
@@ -184,12 +192,11 @@ impl Initialize {
 #[derive(Clone, Debug)]
 pub struct Userbuffers(Arc<Shared>);
 
-/// Rows of each rank in the buffer that rows are gathered in, and in the one that sums come to. Codes along tokens are padded to 16, and
-/// are half as large; shards with scales of blocks have whole lines of 4 scales.
-fn rows_held(each: usize, has_fp8: bool) -> [usize; 2] {
+/// Rows of each rank in the buffer that rows are gathered in. Codes along tokens are padded to 16, and are half as large.
+fn rows_held(each: usize, has_fp8: bool) -> usize {
     match has_fp8 {
-        true => [each.max(CODES / 2), each.next_multiple_of(4)],
-        false => [each; 2],
+        true => each.max(CODES / 2),
+        false => each,
     }
 }
 
@@ -218,7 +225,8 @@ struct Shared {
     margin: u32,
     fp8: Option<fp8::Shared>,
     gathered: UserBuffer<bf16>,
-    summed: UserBuffer<bf16>,
+    /// A buffer for gradients alone, so that they stay where they are until they are gathered; and how many have come.
+    gradients: (UserBuffer<bf16>, AtomicU64),
     /// Of blocks, with the codes in `gathered`.
     scales: Option<UserBuffer<f32>>,
     /// Side kernels that layers have loaded.
@@ -280,15 +288,18 @@ impl Userbuffers {
                 );
             }
         }
-        let [gathered, summed] = rows_held(rows.div_ceil(world as usize), arguments.has_fp8());
+        let gathered = rows_held(rows.div_ceil(world as usize), arguments.has_fp8());
         let fp8 = || together(rank, || fp8::Shared::new(rank, arguments.ext_margin_sm));
         Ok(Userbuffers(Arc::new(Shared {
             gathered: rank.allocate("gathered", [gathered * world as usize, columns])?,
+            gradients: (
+                rank.allocate("gradients", [arguments.gradients() * world as usize, columns])?,
+                AtomicU64::new(0),
+            ),
             scales: arguments
                 .has_fp8()
                 .then(|| rank.allocate("scales", [1, arguments.scales()]))
                 .transpose()?,
-            summed: rank.allocate("summed", [summed, columns])?,
             rank: rank.clone(),
             shape: arguments.shape,
             margin: arguments.ext_margin_sm,
@@ -340,6 +351,21 @@ impl Userbuffers {
         self.0.gathered.shaped(shape)
     }
 
+    /// The buffer that gradients are gathered in, as so many rows over all ranks.
+    pub(crate) fn gradients(&self, shape: [usize; 2]) -> Result<UserBuffer<bf16>, Error> {
+        self.0.gradients.0.shaped(shape)
+    }
+
+    /// The number of the gradient that comes there now. What was there before is gone.
+    pub(crate) fn another_gradient(&self) -> u64 {
+        self.0.gradients.1.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// True if no other one has come there since.
+    pub(crate) fn is_last_gradient(&self, number: u64) -> bool {
+        self.0.gradients.1.load(Ordering::Relaxed) == number
+    }
+
     /// The buffer that scales of blocks are gathered in.
     pub(crate) fn scales(&self, shape: [usize; 2]) -> Result<UserBuffer<f32>, Error> {
         self.fp8()?;
@@ -347,11 +373,6 @@ impl Userbuffers {
             Some(scales) => scales.shaped(shape),
             None => Err(without_fp8()),
         }
-    }
-
-    /// The buffer that this rank's rows of a sum come to.
-    pub(crate) fn summed(&self, shape: [usize; 2]) -> Result<UserBuffer<bf16>, Error> {
-        self.0.summed.shaped(shape)
     }
 
     /// Memory for a call, of as many bytes whatever its rows: `most` elements.

@@ -1,6 +1,6 @@
 //! The launcher of a schedule: a type whose methods are the schedule's parameters.
 
-use crate::model::{Param, Schedule};
+use crate::model::{Param, Schedule, Usage};
 use crate::names;
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
@@ -89,6 +89,8 @@ fn method(param: &Param) -> Option<TokenStream> {
         (false, false) => quote!(Input),
         (false, true) => quote!(Output),
         (true, false) => quote!(HeapInput),
+        // Peers address it in hardly any schedule: a launch asks for the heap where they do.
+        (true, true) if *usage == Usage::REDUCE_SCATTERED => quote!(Output),
         (true, true) => quote!(HeapOutput),
     };
     Some(quote! {

@@ -21,6 +21,7 @@ impl Quantiser<'_> {
             caller: caller.into(),
             shape,
             order: None,
+            piece: None,
             given: Given::default(),
             history: None,
         }
@@ -50,6 +51,7 @@ pub struct Quantise<'a> {
     caller: Caller<'a>,
     shape: [usize; 2],
     order: Option<Order>,
+    piece: Option<usize>,
     given: Given<'a>,
     history: Option<&'a mut DeviceHistory>,
 }
@@ -124,6 +126,32 @@ impl<'a> Quantise<'a> {
         self
     }
 
+    /// Makes the transposed copy in pieces of so many rows of the matrix, a multiple of 128 that divides its rows. Pieces of codes lie one
+    /// behind the other, each the transposed copy of its rows; scales of 1×128 lie as those of the whole.
+    ///
+    /// ```
+    /// # use counterflow_codegen::dtype::Dtype;
+    /// # use counterflow_quantise::{Granularity, Quantiser, Recipe, ScaleRule, Scaling};
+    /// # use counterflow_runtime::Communicator;
+    /// # use {float8::F8E4M3, half::bf16};
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// # let recipe = Recipe::new(ScaleRule::deep_gemm(), Scaling::Current(Granularity::BLOCK_1X128), Dtype::Bf16);
+    /// # let quantiser = Quantiser::build(rank, recipe.with_transposed(), [256, 16])?;
+    /// let (x, mut codes) = (rank.zeros::<bf16>([256, 16])?, rank.zeros::<F8E4M3>([256, 16])?);
+    /// x.rows(128..256)?.write(&[bf16::from_f32(448.0); 128 * 16])?;
+    /// let mut pieces = rank.zeros::<F8E4M3>([2 * 16, 128])?; // of 16 rows each
+    /// let (mut scales, mut of_pieces) = (rank.zeros::<f32>([1, 256])?, rank.zeros::<f32>([2, 16])?);
+    /// let launch = quantiser.on(rank, [256, 16]).x(&x).codes(&mut codes).scales(&mut scales);
+    /// launch.transposed(&mut pieces).transposed_scales(&mut of_pieces).pieces(128).launch()?.wait()?;
+    /// let second = pieces.rows(16..32)?;
+    /// assert!(second.read()?.iter().all(|code| code.to_f32() == 448.0));
+    /// # Ok::<(), counterflow_runtime::Error>(())
+    /// ```
+    pub fn pieces(mut self, rows: usize) -> Self {
+        self.piece = Some(rows);
+        self
+    }
+
     /// Takes the scales of the transposed copy. A whole tensor has the same scale, and needs no second.
     pub fn transposed_scales(mut self, scales: impl Output<'a>) -> Self {
         self.given.turned_scales = Some(scales.into());
@@ -182,6 +210,7 @@ impl<'a> Quantise<'a> {
             caller,
             shape,
             order,
+            piece,
             given,
             history,
         } = self;
@@ -191,6 +220,7 @@ impl<'a> Quantise<'a> {
             shape,
             order: order.or(default_order(recipe.scaling)),
             lines: [None; 2],
+            piece,
             steps,
             at: At::default(),
         };
@@ -240,7 +270,7 @@ impl<'a> Quantise<'a> {
         let x = Some(of(recipe.from, elements).read("x"));
         let codes = casts.then(|| code(elements).written("codes"));
         let scales = casts.then(|| words(job.plane()).written("scales"));
-        let copy = turned.then(|| code(shape[1] * job.pitch()).written("transposed"));
+        let copy = turned.then(|| code(job.copied()).written("transposed"));
         let of_copy =
             (turned && !whole).then(|| words(job.turned_plane()).written("transposed_scales"));
         let skip = (given.skip.is_some()).then(|| Part::of::<u32>(1).read("skip"));

@@ -61,7 +61,7 @@ pub(crate) fn quantise(running: &Running<'_>, job: &Job) -> Result<(), Error> {
                 return Ok(());
             };
             let q = twin::quantise(&turned, rule, pieces);
-            codes(running, at, rule.to, &q.with_pitch(job.pitch()))?;
+            codes(running, at, rule.to, &copied(job, &q))?;
             plane(running, job.turned_plane(), job.at.turned_scales, &q)
         }
     }
@@ -123,7 +123,7 @@ fn one(
             pieces: Granularity::PerTensor,
             shape: turned.shape(),
         };
-        codes(running, at, to, &q.with_pitch(job.pitch()))?;
+        codes(running, at, to, &copied(job, &q))?;
     }
     let words = job.plane().len();
     job.at
@@ -156,6 +156,17 @@ fn codes(running: &Running<'_>, at: usize, to: Fp8, codes: &[u8]) -> Result<(), 
         Fp8::E4M3 => running.write(at, &each.map(F8E4M3::from_bits).collect::<Vec<_>>()),
         Fp8::E5M2 => running.write(at, &each.map(F8E5M2::from_bits).collect::<Vec<_>>()),
     }
+}
+
+/// The codes of the transposed copy, as they lie in memory.
+fn copied(job: &Job, q: &Quantised) -> Vec<u8> {
+    let Some(piece) = job.piece else {
+        return q.with_pitch(job.pitch());
+    };
+    let [columns, rows] = q.shape;
+    let of_piece = |first| (0..columns).map(move |column| column * rows + first);
+    let firsts = (0..rows).step_by(piece).flat_map(of_piece);
+    firsts.flat_map(|first| &q.codes[first..first + piece]).copied().collect()
 }
 
 /// The scales of pieces, with the padding that their order has.

@@ -82,14 +82,24 @@ pub(crate) struct Job {
     pub order: Option<Order>,
     /// Words of a line of the scales, and of those of the transposed copy, where memory has longer ones than the order.
     pub lines: [Option<usize>; 2],
+    /// Rows of the matrix in each piece of the transposed copy, if it is in pieces.
+    pub piece: Option<usize>,
     pub steps: Steps,
     pub at: At,
 }
 
 impl Job {
-    /// Bytes from one row of the transposed copy to the next: rows are whole 16 bytes.
+    /// Bytes from one row of the transposed copy to the next, or of a piece of it: rows are whole 16 bytes.
     pub fn pitch(&self) -> usize {
-        self.shape[0].next_multiple_of(16)
+        self.piece.unwrap_or(self.shape[0]).next_multiple_of(16)
+    }
+
+    /// Bytes of the transposed copy.
+    pub fn copied(&self) -> usize {
+        match self.piece {
+            Some(_) => self.shape[0] * self.shape[1],
+            None => self.shape[1] * self.pitch(),
+        }
     }
 
     /// CTAs with a tile of 128×128 elements each. A tensor, a row and a column have a scale even where they are empty, and
@@ -226,6 +236,14 @@ pub(crate) fn fits(job: &Job, most: [usize; 2]) -> Result<(), Error> {
         return Err(Error::Usage {
             what: format!("{rows} rows of {columns} elements"),
             legal: format!("{most:?} at most: build the quantiser for more"),
+        });
+    }
+    if let Some(piece) = job.piece
+        && (piece == 0 || !piece.is_multiple_of(128) || !rows.is_multiple_of(piece))
+    {
+        return Err(Error::Usage {
+            what: format!("a transposed copy of {rows} rows in pieces of {piece}"),
+            legal: "give a multiple of 128 that divides the rows".into(),
         });
     }
     let blocks = match job.recipe.scaling {

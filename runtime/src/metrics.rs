@@ -111,6 +111,8 @@ pub struct Enqueued {
     pub steps: u64,
     /// Copies from tensors and user buffers to others.
     pub copies: u64,
+    /// Bytes of these copies.
+    pub copied_bytes: u64,
     /// Fills of tensors and user buffers.
     pub fills: u64,
 }

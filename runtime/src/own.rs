@@ -36,6 +36,8 @@ pub(crate) struct Own {
     waits: AtomicU64,
     /// Work that was put into the stream, or into a graph: kernels of ops, steps, copies, fills.
     enqueued: [AtomicU64; 4],
+    /// Bytes of these copies.
+    copied: AtomicU64,
     /// Launches in the stream that may still run.
     unfinished: Unfinished,
     /// Graph that a thread records the rank's own order into, and that thread.
@@ -137,6 +139,7 @@ impl Own {
             loaded: AtomicU64::new(0),
             waits: AtomicU64::new(0),
             enqueued: Default::default(),
+            copied: AtomicU64::new(0),
             unfinished: Unfinished::default(),
             recording: Mutex::default(),
         }
@@ -189,6 +192,7 @@ impl Own {
         memory: [Memory; 2],
     ) -> Result<(), Error> {
         self.counts(Work::Copy);
+        self.copied.fetch_add(bytes, Ordering::Relaxed);
         let Some(recording) = self.recording() else {
             return self.enqueues(|stream| driver::copy(stream, to, from, bytes));
         };
@@ -266,6 +270,11 @@ impl Own {
     /// Work that was enqueued or recorded, by kind.
     pub fn enqueued(&self) -> [u64; 4] {
         [0, 1, 2, 3].map(|kind: usize| self.enqueued[kind].load(Ordering::Relaxed))
+    }
+
+    /// Bytes of the copies among it.
+    pub fn copied(&self) -> u64 {
+        self.copied.load(Ordering::Relaxed)
     }
 
     /// GPU of the rank.

@@ -12,7 +12,7 @@ use crate::prelude::*;
 /// let op = rank.op_of::<BulkRsOp>().up_to(64, 32, 16).build()?;
 /// let (x, w) = (rank.zeros::<bf16>([64, 16])?, rank.zeros::<bf16>([32, 16])?);
 /// let (mut y, g) = (rank.zeros::<bf16>([64, 32])?, rank.zeros::<bf16>([64, 16])?);
-/// let mut r = rank.allocate::<bf16>("r", [32, 16])?;
+/// let mut r = rank.zeros::<bf16>([32, 16])?;
 /// op.on(rank).x(&x).w(&w).y(&mut y).g(&g).r(&mut r).launch()?.wait()
 /// # })?;
 /// # Ok::<(), counterflow::Error>(())

@@ -12,7 +12,7 @@ use crate::prelude::*;
 /// # rank.reserve(2 << 20)?;
 /// let op = rank.op_of::<GemmRsOp>().up_to(64, 32, 16).build()?;
 /// let (x, w) = (rank.zeros::<bf16>([64, 16])?, rank.zeros::<bf16>([32, 16])?);
-/// let mut y = rank.allocate::<bf16>("y", [32, 32])?; // this rank's half of the sum's 64 rows
+/// let mut y = rank.zeros::<bf16>([32, 32])?; // this rank's half of the sum's 64 rows
 /// op.on(rank).x(&x).w(&w).y(&mut y).launch()?.wait()
 /// # })?;
 /// # Ok::<(), counterflow::Error>(())

@@ -11,7 +11,7 @@ use crate::prelude::*;
 /// # rank.reserve(2 << 20)?;
 /// let op = rank.op_of::<ReduceScatterOp>().up_to(64, 32, 32).build()?; // rows of the depth, 32
 /// let g = rank.zeros::<bf16>([64, 32])?;
-/// let mut y = rank.allocate::<bf16>("y", [32, 32])?; // this rank's half of the sum's 64 rows
+/// let mut y = rank.zeros::<bf16>([32, 32])?; // this rank's half of the sum's 64 rows
 /// op.on(rank).g(&g).y(&mut y).launch()?.wait()
 /// # })?;
 /// # Ok::<(), counterflow::Error>(())

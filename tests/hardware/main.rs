@@ -82,6 +82,7 @@ mod nccl;
 mod no_depth;
 mod norms;
 mod op;
+mod own_shard;
 #[path = "../common/parallel.rs"]
 mod parallel;
 mod prebuilt;

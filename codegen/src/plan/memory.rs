@@ -50,6 +50,26 @@ impl Plan {
         lines * u64::from(buffer.slots(geometry.world))
     }
 
+    /// Rows that a rank needs of a tensor that its launch alone addresses: of one that ranks divide those of its own shard, unless a
+    /// statement reads it, which may load whole tiles.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+    /// use counterflow_codegen::program::TensorId;
+    ///
+    /// let (_, plan) = example::proven();
+    /// let (kernel, w) = (plan.kernel(), TensorId(1));
+    /// assert_eq!(plan.own_lines(kernel, w, 0), plan.held_lines(kernel, w), "each rank has all of it");
+    /// ```
+    pub fn own_lines(&self, kernel: &Kernel, tensor: TensorId, rank: u32) -> u64 {
+        let buffer = &kernel.buffers[tensor.index()];
+        let divided = buffer.usage.is_own_shard() && !kernel.is_in_heap(tensor);
+        match divided && kernel.is_only_stored(tensor) {
+            true => self.geometry.held(buffer, rank).len().into(),
+            false => self.held_lines(kernel, tensor),
+        }
+    }
+
     /// The part of its plane's memory that a write of a box touches: behind the last scale of a line, the padding that nobody
     /// needs. Who writes that scale fills the padding, so that a reader of whole lines finds nothing old.
     ///

@@ -7,7 +7,7 @@ use super::everywhere::moves_everywhere;
 use super::lanes::{stores_by_lanes, stores_in_bulk, without_groups};
 use super::leaves::{copies, in_order};
 use super::scheduler::GEMM;
-use crate::kernel::{Block, visit};
+use crate::kernel::Block;
 use crate::order::Selection;
 use crate::program::{HeldRows, Home, Loc, PartitionId, Placement, Side, Slots, TensorId, Var};
 use crate::rank::RankExpr;
@@ -488,25 +488,17 @@ impl Builder<'_> {
             _ if !symmetric && by_columns && written => View::ColumnShards,
             _ if !symmetric => View::Flat,
             HeldRows::Whole if buffer.is_scratch() && sharded => View::SharedSlotShards,
-            _ if buffer.is_scratch() && one && by_columns && !self.reached_by_peers(tensor) => {
+            _ if buffer.is_scratch()
+                && one
+                && by_columns
+                && !self.kernel.is_reached_by_peers(tensor) =>
+            {
                 View::ColumnShards
             }
             _ if buffer.usage.has_slots() => View::SharedSlots,
             HeldRows::Whole => View::SharedShards,
             HeldRows::Shard => View::SharedShard,
         }
-    }
-
-    /// True if some statement names a tensor on another rank.
-    fn reached_by_peers(&self, tensor: TensorId) -> bool {
-        let mut found = false;
-        for role in &self.kernel.roles {
-            visit(&role.body, &mut |op| {
-                let mut regions = op.kind.regions();
-                found |= regions.any(|(of, _)| of.buffer == tensor && of.home != Home::Me);
-            });
-        }
-        found
     }
 }
 

@@ -5,7 +5,7 @@ use crate::case::{HISTORY, Job, Module};
 use counterflow::{Communicator, Error, Tensor, prelude::bf16};
 use counterflow_layers::overlap::Flags;
 use counterflow_layers::{
-    Activation, Gradients, LayerNormLinear, LayerNormLinearConfig, LayerNormLinearGradients,
+    Activation, GradientPlace, Gradients, LayerNormLinear, LayerNormLinearConfig, LayerNormLinearGradients,
     LayerNormLinearParameters, LayerNormMlp, LayerNormMlpConfig, LayerNormMlpGradients,
     LayerNormMlpParameters, Linear, LinearConfig, Norm, Normalization, Parameters, Product,
     Userbuffers,
@@ -246,6 +246,8 @@ pub struct Running {
     /// FP8 weights are quantised in the first step with a backward pass, and then kept.
     first: bool,
     outputs: Vec<Tensor<bf16>>,
+    /// Gradient of the last output, where the layer behind would write it.
+    last: GradientPlace,
     of_inputs: Vec<Tensor<bf16>>,
     /// Of the norm, and of both weights: steps add to them.
     of_weights: [Tensor<f32>; 3],
@@ -260,7 +262,12 @@ impl Running {
         };
         let [first, second] = [0, 1].map(|at: usize| rank.zeros(given.weights[at].shape()));
         let is_fp8 = layer.linears()[0].config().fp8.is_some();
+        let last = layer.linears()[1].gradient_place(given.rows)?;
+        if let Some(dy) = given.of_outputs.last().filter(|dy| !dy.is_empty()) {
+            last.copy_from(dy)?;
+        }
         Ok(Running {
+            last,
             buffers: buffers.clone(),
             outputs: zeros(&given.of_outputs)?,
             of_inputs: zeros(&given.inputs)?,
@@ -324,6 +331,7 @@ impl Running {
                 layer,
                 given,
                 outputs,
+                last,
                 of_inputs,
                 of_weights: [of_gamma, of_first, of_second],
                 ..
@@ -347,8 +355,7 @@ impl Running {
                         fc1: of_first,
                         fc2: gradients(of_second),
                     };
-                    let dy = &given.of_outputs[0];
-                    mlp.backward(saved, &parameters, dy, &mut of_inputs[0], of_weights)
+                    mlp.backward(saved, &parameters, &*last, &mut of_inputs[0], of_weights)
                 }
                 Layer::Attention(qkv, proj) => {
                     let [x, between] = &given.inputs[..] else {
@@ -356,10 +363,10 @@ impl Running {
                     };
                     let of_qkv = qkv.forward(rows, x, &given.first(), &mut outputs[0])?;
                     let of_proj = proj.forward(rows, between, &second, &mut outputs[1])?;
-                    let dy = &given.of_outputs;
+                    let dy = &given.of_outputs[0];
                     let to = gradients(of_second);
-                    proj.backward(of_proj, &second, &dy[1], &mut of_inputs[1], to)?;
-                    qkv.backward(of_qkv, &given.first(), &dy[0], &mut of_inputs[0], of_first)
+                    proj.backward(of_proj, &second, &*last, &mut of_inputs[1], to)?;
+                    qkv.backward(of_qkv, &given.first(), dy, &mut of_inputs[0], of_first)
                 }
             }
         })?;

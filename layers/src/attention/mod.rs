@@ -9,7 +9,9 @@ use crate::layer_norm_linear::{
     LayerNormLinear, LayerNormLinearConfig, LayerNormLinearGradients, LayerNormLinearParameters,
     LayerNormLinearSaved,
 };
-use crate::linear::{self, Gradients, Linear, Parameters, Product, Saved, fits};
+use crate::linear::{
+    self, GradientPlace, Gradients, Linear, OutputGradient, Parameters, Product, Saved, fits,
+};
 use crate::random::RngTracker;
 use crate::scratch::Lent;
 #[cfg(doc)]
@@ -298,15 +300,31 @@ impl MultiheadAttention {
     ///
     /// # Errors
     /// As [`LayerNormLinear::backward`] and [`Linear::backward`].
-    pub fn backward(
+    pub fn backward<'a>(
         &self,
         saved: MultiheadAttentionSaved,
         parameters: &MultiheadAttentionParameters<'_>,
-        dy: &Tensor<bf16>,
+        dy: impl Into<OutputGradient<'a>>,
         dx: &mut Tensor<bf16>,
         gradients: MultiheadAttentionGradients<'_>,
     ) -> Result<(), Error> {
-        self.backward_plus(saved, parameters, (dy, None), dx, gradients)
+        self.backward_plus(saved, parameters, (dy.into(), None), dx, gradients)
+    }
+
+    /// Memory for the gradient of this rank's output, as [`Linear::gradient_place`].
+    ///
+    /// # Errors
+    /// As [`Linear::gradient_place`].
+    pub fn gradient_place(&self, rows: usize) -> Result<GradientPlace, Error> {
+        self.proj.gradient_place(rows)
+    }
+
+    pub(crate) fn next_gradient(&self, rows: usize) -> Result<GradientPlace, Error> {
+        self.proj.next_gradient(rows)
+    }
+
+    pub(crate) fn has_come(&self, place: &mut GradientPlace) {
+        self.proj.has_come(place);
     }
 
     /// Backward pass where a layer with a norm adds `residual` to the gradient of the input.
@@ -314,7 +332,7 @@ impl MultiheadAttention {
         &self,
         saved: MultiheadAttentionSaved,
         parameters: &MultiheadAttentionParameters<'_>,
-        (dy, residual): (&Tensor<bf16>, Option<&Tensor<bf16>>),
+        (dy, residual): (OutputGradient<'_>, Option<&Tensor<bf16>>),
         dx: &mut Tensor<bf16>,
         gradients: MultiheadAttentionGradients<'_>,
     ) -> Result<(), Error> {
@@ -358,7 +376,7 @@ impl MultiheadAttention {
                 layer.backward_plus(saved, &parameters, (&*of_qkv, residual), dx, gradients)
             }
             (Qkv::Plain(layer), QkvSaved::Plain(saved), _) => {
-                layer.backward(saved, &linear, &of_qkv, dx, gradients.qkv)
+                layer.backward(saved, &linear, &*of_qkv, dx, gradients.qkv)
             }
             (Qkv::Normed(_) | Qkv::Plain(_), _, _) => Err(Error::Usage {
                 what: "what another kind of layer has saved".into(),

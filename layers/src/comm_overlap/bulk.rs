@@ -188,14 +188,10 @@ impl CommOverlap {
                     false => (schedules::bulk_rs().into(), ["x", "w", "y"]),
                 };
                 let built = self.0.op(work, layout, sizes, gemm.choices(), None)?;
-                let mut landing = self.0.landing(rows, moved)?;
                 let launch = built.op.on(&**rank).tensor(names[0], a).tensor(names[1], b);
                 let launch = launch.tensor(names[2], d).tensor("g", &all);
-                launch.tensor("r", &mut landing).beside(rows).launch()?;
-                match rs_output.is_empty() {
-                    true => Ok(()),
-                    false => landing.copy_to(rs_output),
-                }
+                let launch = launch.tensor("r", rs_output).beside(rows);
+                launch.launch().map(drop)
             }
             (Comm::AllGather, Some(_)) => refused(
                 "a gather with an output of its own",

@@ -1,6 +1,6 @@
 //! How a tensor of a layer becomes codes.
 
-use super::coded::Coded;
+use super::coded::{Coded, OwnCodes};
 use super::recipe::{Recipe, Role};
 use super::scope::{History, Shared};
 use crate::side::CodedNormKernels;
@@ -115,6 +115,29 @@ impl Cast {
         };
         let mut history = history.state.lock().unwrap_or_else(PoisonError::into_inner);
         launch(&mut history).map(|()| true)
+    }
+
+    /// Enqueues codes with scales of blocks of `x`, and of the transposed copy in pieces of so many rows.
+    pub fn launch_pieces(
+        &self,
+        rank: &Communicator,
+        x: &Tensor<bf16>,
+        to: &mut Coded,
+        (pieces, scales): (&Tensor<e4m3>, &mut Tensor<f32>),
+        rows: Option<usize>,
+    ) -> Result<(), Error> {
+        let mut pieces = OwnCodes::of(self.to(), pieces)?;
+        let launch = to.written(self.quantisers[1].on(rank, x.shape()).x(x));
+        let launch = match &mut pieces {
+            OwnCodes::E4M3(pieces) => launch.transposed(pieces),
+            OwnCodes::E5M2(pieces) => launch.transposed(pieces),
+        };
+        let launch = launch.transposed_scales(scales);
+        let launch = match rows {
+            Some(rows) => launch.pieces(rows),
+            None => launch,
+        };
+        launch.launch().map(drop)
     }
 
     /// Enqueues codes and scales of `x`, and of its transposed copy where there is one. The one scale of rows that ranks gather is that

@@ -24,6 +24,16 @@ pub(crate) enum OwnCodes {
     E5M2(Tensor<e5m2>),
 }
 
+impl OwnCodes {
+    /// Codes of either type are lent as e4m3.
+    pub fn of(to: Fp8, codes: &Tensor<e4m3>) -> Result<OwnCodes, Error> {
+        Ok(match to {
+            Fp8::E4M3 => OwnCodes::E4M3(codes.clone()),
+            Fp8::E5M2 => OwnCodes::E5M2(codes.reinterpret(codes.shape())?),
+        })
+    }
+}
+
 impl<'a> From<&'a mut OwnCodes> for Argument<'a> {
     fn from(codes: &'a mut OwnCodes) -> Argument<'a> {
         match codes {

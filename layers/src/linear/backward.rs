@@ -1,29 +1,26 @@
 //! The backward pass.
 
 use super::casts::Fp8;
-use super::forward::take;
 use super::operand::Operand;
-use super::{Gradients, Linear, Parameters, Saved, Source, fits};
+use super::{Gradients, Linear, OutputGradient, Parameters, Saved, Source, fits};
 use crate::overlap::Parallel;
 use crate::step::CODES;
-
-use counterflow::op::Argument;
 use counterflow::prelude::bf16;
-use counterflow::{Error, Tensor, UserBuffer};
+use counterflow::{Error, Tensor};
 
 impl Linear {
     /// Enqueues the gradient of the input, of this rank's gradient of the output, into `dx`; and adds the gradients of the weights
-    /// to what the caller has. Shapes are those of [`Linear::input_shape`] and [`Linear::output_shape`] for the rows of the
+    /// to what the caller has. `dy` is `&` a tensor, or [a place](Linear::gradient_place) that it was written to. Shapes are those of [`Linear::input_shape`] and [`Linear::output_shape`] for the rows of the
     /// forward pass.
     ///
     /// # Errors
     /// [`Error::Usage`], before anything is enqueued, for tensors of another shape, and for a weight's gradient that is absent, or
     /// given where the layer is frozen; what a launch refuses.
-    pub fn backward(
+    pub fn backward<'a>(
         &self,
         saved: Saved,
         parameters: &Parameters<'_>,
-        dy: &Tensor<bf16>,
+        dy: impl Into<OutputGradient<'a>>,
         dx: &mut Tensor<bf16>,
         gradients: Gradients<'_>,
     ) -> Result<(), Error> {
@@ -35,14 +32,13 @@ impl Linear {
         };
         let wanted = self.input_shape(saved.rows);
         fits("the saved input", input.shape(), wanted)?;
-        self.backward_of(&saved, &input, parameters, dy, dx, gradients)
+        self.backward_of((&saved, &input), parameters, &dy.into(), dx, gradients)
     }
 
     /// Backward pass of an input and a gradient that kernels may write where they are wanted.
     pub(crate) fn backward_of(
         &self,
-        saved: &Saved,
-        source: &dyn Source,
+        (saved, source): (&Saved, &dyn Source),
         parameters: &Parameters<'_>,
         dy: &dyn Source,
         dx: &mut Tensor<bf16>,
@@ -56,34 +52,27 @@ impl Linear {
         let _turn = self.userbuffers.turn();
         let of = (saved, source);
         match self.sums_gradients_of_input() {
-            true => self.of_column(of, parameters, dy, |own| take(own, dx), gradients),
+            true => self.of_column(of, parameters, dy, dx, gradients),
             false => self.of_own(of, parameters, dy, dx, gradients),
         }
     }
 
-    /// As `backward_of`, where `read` enqueues what reads the gradient of the input: straight from the buffer that its sum comes to, if
-    /// ranks sum it. Without rows there is nothing to read.
+    /// As `backward_of`, where `read` enqueues what reads the gradient of the input. Without rows there is nothing to read.
     pub(crate) fn backward_read(
         &self,
         (saved, source): (&Saved, &dyn Source),
         parameters: &Parameters<'_>,
         dy: &dyn Source,
         gradients: Gradients<'_>,
-        read: impl FnOnce(Argument<'_>) -> Result<(), Error>,
+        read: impl FnOnce(&Tensor<bf16>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        self.checks_backward(saved.rows, parameters, dy, &gradients)?;
-        if saved.rows == 0 {
-            return Ok(());
-        }
-        // Until it is read, no other call may sum there.
-        let _turn = self.userbuffers.turn();
-        let of = (saved, source);
-        if self.sums_gradients_of_input() {
-            return self.of_column(of, parameters, dy, |own| read(own.into()), gradients);
-        }
         let mut dx = self.lend_input(saved.rows)?;
-        self.of_own(of, parameters, dy, &mut dx, gradients)?;
-        read((&*dx).into())
+        let of = (saved, source);
+        self.backward_of(of, parameters, dy, &mut dx, gradients)?;
+        match saved.rows {
+            0 => Ok(()),
+            _ => read(&dx),
+        }
     }
 
     /// True if ranks sum the gradients of an input that each has a shard of.
@@ -129,17 +118,16 @@ impl Linear {
         }
     }
 
-    /// `dx = reduce_scatter(dy · w)` and `dw += dyᵀ · all_gather(x)`. `taken` enqueues what reads dx where it comes to.
+    /// `dx = reduce_scatter(dy · w)` and `dw += dyᵀ · all_gather(x)`.
     fn of_column(
         &self,
         (saved, source): (&Saved, &dyn Source),
         parameters: &Parameters<'_>,
         dy: &dyn Source,
-        taken: impl FnOnce(&UserBuffer<bf16>) -> Result<(), Error>,
+        dx: &mut Tensor<bf16>,
         mut gradients: Gradients<'_>,
     ) -> Result<(), Error> {
         let rows = saved.rows;
-        let mut own = self.landing(rows)?;
         let partial = self.partial.as_ref();
         let mut partial = partial.map(|partial| partial.rows(0..rows)).transpose()?;
         let gradient = self.gradient(rows, dy)?;
@@ -156,7 +144,7 @@ impl Linear {
         let launch = launch.tensor("x", &gradient.rows).tensor("w", &weight);
         let launch = match &mut partial {
             Some(partial) => launch.tensor("y", partial),
-            None => launch.tensor("y", &mut own),
+            None => launch.tensor("y", &mut *dx),
         };
         let launch = match moving.as_ref().filter(|_| self.gathers_beside_dgrad) {
             Some(moving) => launch.tensor("z", moving),
@@ -164,20 +152,18 @@ impl Linear {
         };
         launch.rows(rows).launch()?;
         if let (Some(fp8), Some(to)) = (self.in_blocks(), &mut gradients.weight) {
-            let dy = self.whole_gradient(rows, dy)?;
-            self.weight_in_blocks(fp8, (saved, source), &dy, to)?;
+            self.weight_in_blocks(fp8, (saved, source), (dy, &gradient), to)?;
         } else if let Some(to) = gradients.weight {
             let beside = partial.as_ref().filter(|_| self.overlap.bulk_wgrad);
-            let beside = beside.map(|partial| (partial, &mut own));
+            let beside = beside.map(|partial| (partial, &mut *dx));
             let x = self.input_along_tokens(saved, source, again)?;
             self.weight(rows, gradient.along_tokens(), &x, to, beside)?;
         }
         if let Some(partial) = &partial
             && !self.overlap.bulk_wgrad
         {
-            self.sum(partial, &mut own, None, rows)?;
+            self.sum(partial, dx, None, rows)?;
         }
-        taken(&own)?;
         if gradients.bias.is_none() {
             return Ok(());
         }
@@ -201,8 +187,7 @@ impl Linear {
         let launch = launch.tensor("x", &gradient.rows).tensor("w", &weight);
         launch.tensor("y", dx).rows(rows).launch()?;
         if let (Some(fp8), Some(to)) = (self.in_blocks(), &mut gradients.weight) {
-            let dy = self.whole_gradient(rows, dy)?;
-            self.weight_in_blocks(fp8, (saved, source), &dy, to)?;
+            self.weight_in_blocks(fp8, (saved, source), (dy, &gradient), to)?;
         } else if let Some(to) = gradients.weight {
             self.turned_gradient(rows, &mut gradient)?;
             let x = self.input_along_tokens(saved, source, None)?;
@@ -232,7 +217,7 @@ impl Linear {
         dy: &Operand,
         x: &Operand,
         gradient: &mut Tensor<f32>,
-        beside: Option<(&Tensor<bf16>, &mut UserBuffer<bf16>)>,
+        beside: Option<(&Tensor<bf16>, &mut Tensor<bf16>)>,
     ) -> Result<(), Error> {
         let Some(wgrad) = &self.wgrad else {
             return Ok(());
@@ -240,8 +225,8 @@ impl Linear {
         let launch = wgrad.op.on(&**self.rank()).tensor("dy", dy).tensor("x", x);
         let launch = launch.tensor("grad", gradient);
         let launch = match beside {
-            Some((partial, own)) => {
-                let launch = launch.tensor("g", partial).tensor("r", own);
+            Some((partial, sum)) => {
+                let launch = launch.tensor("g", partial).tensor("r", sum);
                 launch.beside(rows)
             }
             None => launch,

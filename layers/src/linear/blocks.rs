@@ -1,7 +1,7 @@
 //! Codes with scales of blocks, which are those of rows in one direction alone: what a weight's gradient multiplies is quantised along
 //! tokens from the source, anew from each rank's first row on.
 
-use super::casts::Fp8;
+use super::casts::{Fp8, Kept, Turned};
 use super::operand::{Gradient, Lending, Operand};
 use super::source::Source;
 use super::{Linear, Saved};
@@ -20,6 +20,8 @@ const LINE: Granularity = Granularity::BLOCK_1X128;
 enum Pieces<'a> {
     /// This rank has the source.
     Own(&'a Cast, Lent<bf16>),
+    /// This rank has quantised all of them.
+    Turned(&'a Cast, &'a Turned),
     /// Each rank has quantised its own.
     Gathered(UserBuffer<e4m3>, UserBuffer<f32>),
 }
@@ -78,6 +80,43 @@ impl Linear {
         ))
     }
 
+    /// True if blocks of tokens end where ranks' rows do, so that one kernel gives codes along both sides.
+    pub(super) fn turns_at_once(&self, rows: usize) -> bool {
+        let rank = self.rank();
+        let whole = |of| rank.shard(of, rows).len() == self.each(rows);
+        let alike = self.each(rows).is_multiple_of(128) && (0..rank.world()).all(whole);
+        !self.config.frozen && (self.is_alone() || alike)
+    }
+
+    /// Codes of rows of this rank's own memory, and along tokens.
+    pub(super) fn both_in_blocks(
+        &self,
+        cast: &Cast,
+        rows: usize,
+        x: &Tensor<bf16>,
+    ) -> Result<(Operand, Turned), Error> {
+        let (most, columns) = (self.userbuffers.shape()[0], x.shape()[1]);
+        let [lines, line] = LINE.scales([rows, columns]);
+        let most_scales = blocks(columns) * most.next_multiple_of(4);
+        let codes = self.userbuffers.lend_codes([rows, columns], most * columns)?;
+        let scales = Arc::new(self.lend_scales(lines, line, most_scales)?);
+        let mut coded = Coded::own(cast.to(), &codes, &scales, LINE)?;
+        let (world, piece) = (self.rank().world() as usize, self.each(rows));
+        let shape = [world * columns, piece.next_multiple_of(CODES)];
+        let [held, most_lines] = [most.next_multiple_of(CODES), blocks(most)];
+        let turned = self.userbuffers.lend_codes(shape, columns * held)?;
+        let mut of_turned = self.lend_scales(blocks(rows), columns, most_lines * columns)?;
+        let to = (&*turned, &mut *of_turned);
+        let pieces = (!self.is_alone()).then_some(piece);
+        cast.launch_pieces(self.rank(), x, &mut coded, to, pieces)?;
+        let turned = Turned {
+            codes: turned,
+            scales: Arc::new(of_turned),
+        };
+        let operand = Operand::coded(coded, Lending::of([codes], [scales]));
+        Ok((operand, turned))
+    }
+
     /// Codes of this rank's rows where all are gathered. Each rank's shard has a plane of scales of its own.
     pub(super) fn shard_in_blocks(
         &self,
@@ -109,12 +148,20 @@ impl Linear {
         dy: &Tensor<bf16>,
         gathers: bool,
     ) -> Result<Gradient, Error> {
+        let mut pieces = None;
+        let codes = match gathers {
+            true => self.shard_in_blocks(cast, rows, self.sides[0], dy)?,
+            false if self.turns_at_once(rows) => {
+                let (codes, turned) = self.both_in_blocks(cast, rows, dy)?;
+                pieces = Some(turned);
+                codes
+            }
+            false => self.rows_in_blocks(cast, rows, dy.shape(), dy)?,
+        };
         Ok(Gradient {
-            rows: match gathers {
-                true => self.shard_in_blocks(cast, rows, self.sides[0], dy)?,
-                false => self.rows_in_blocks(cast, rows, dy.shape(), dy)?,
-            },
+            rows: codes,
             tokens: None,
+            pieces,
         })
     }
 
@@ -191,6 +238,14 @@ impl Linear {
                 let coded = self.of_region((codes, scales), number as usize, part)?;
                 Ok(Operand::coded(coded, Lending::default()))
             }
+            Pieces::Turned(cast, turned) => {
+                let number = number as usize;
+                let codes = (turned.codes).rows(number * columns..(number + 1) * columns)?;
+                let lines = blocks(shard.len());
+                let scales = turned.scales.rows(number * lines..(number + 1) * lines)?;
+                let coded = Coded::own(cast.to(), &codes, &scales, LINE)?;
+                Ok(Operand::coded(coded, Lending::default()))
+            }
             Pieces::Own(cast, source) => {
                 let [held, lines] = self.region(self.userbuffers.shape()[0]);
                 let shape = [columns, shard.len().next_multiple_of(CODES)];
@@ -211,19 +266,30 @@ impl Linear {
         &self,
         fp8: &Fp8,
         (saved, source): (&Saved, &dyn Source),
-        dy: &Tensor<bf16>,
+        (dy, gradient): (&dyn Source, &Gradient),
         to: &mut Tensor<f32>,
     ) -> Result<(), Error> {
         let (rows, [out, columns]) = (saved.rows, self.sides);
         let gathers = |parallel| self.config.parallel == parallel && !self.is_alone();
-        let x = self.whole(rows, source)?;
-        let x = match gathers(Parallel::Column) {
-            true => self.gather_turned(fp8.input(), rows, &x)?,
-            false => Pieces::Own(fp8.input(), x),
+        let x = match &saved.kept {
+            Some(Kept::Pieces(turned)) => Pieces::Turned(fp8.input(), turned),
+            _ => {
+                let x = self.whole(rows, source)?;
+                match gathers(Parallel::Column) {
+                    true => self.gather_turned(fp8.input(), rows, &x)?,
+                    false => Pieces::Own(fp8.input(), x),
+                }
+            }
         };
-        let dy = match gathers(Parallel::Row) {
-            true => self.gather_turned(fp8.gradient(), rows, dy)?,
-            false => Pieces::Own(fp8.gradient(), dy.clone().into()),
+        let dy = match &gradient.pieces {
+            Some(turned) => Pieces::Turned(fp8.gradient(), turned),
+            None => {
+                let dy = self.whole_gradient(rows, dy)?;
+                match gathers(Parallel::Row) {
+                    true => self.gather_turned(fp8.gradient(), rows, &dy)?,
+                    false => Pieces::Own(fp8.gradient(), dy),
+                }
+            }
         };
         for number in 0..self.rank().world() {
             let len = self.rank().shard(number, rows).len();

@@ -41,6 +41,15 @@ pub(super) enum Kept {
         codes: Lent<e4m3>,
         scale: Arc<Lent<f32>>,
     },
+    /// The same with scales of blocks.
+    Pieces(Turned),
+}
+
+/// Codes with scales of blocks and tokens along their rows: a piece of each rank's rows, one behind the other.
+#[derive(Debug)]
+pub(super) struct Turned {
+    pub codes: Lent<e4m3>,
+    pub scales: Arc<Lent<f32>>,
 }
 
 impl Fp8 {

@@ -58,21 +58,18 @@ impl Linear {
             self.keep(rows, &x, &mut saved)?;
             return Ok(saved);
         }
-        let mut own = self.landing(rows)?;
         match &self.partial {
             None => {
-                let launch = product(true).tensor("x", &x);
-                let launch = launch.tensor("y", &mut own);
+                let launch = product(true).tensor("x", &x).tensor("y", y);
                 launch.rows(rows).launch()?;
             }
             Some(partial) => {
                 let mut partial = partial.rows(0..rows)?;
                 let launch = product(false).tensor("x", &x).tensor("y", &mut partial);
                 launch.rows(rows).launch()?;
-                self.sum(&partial, &mut own, parameters.bias, rows)?;
+                self.sum(&partial, y, parameters.bias, rows)?;
             }
         }
-        take(&own, y)?;
         Ok(saved)
     }
 
@@ -99,25 +96,11 @@ impl Linear {
         launch.rows(rows).launch().map(drop)
     }
 
-    /// The buffer that this rank's rows of a sum come to.
-    pub(super) fn landing(&self, rows: usize) -> Result<UserBuffer<bf16>, Error> {
-        let columns = match self.config.parallel {
-            Parallel::Column => self.sides[1],
-            Parallel::Row => self.sides[0],
-        };
-        // A product with scales of blocks has shards of whole lines of scales.
-        let rows = match self.is_in_blocks() && self.partial.is_none() {
-            true => self.line(rows),
-            false => self.each(rows),
-        };
-        self.userbuffers.summed([rows, columns])
-    }
-
     /// Sums what products have left, where none does.
     pub(super) fn sum(
         &self,
         partial: &Tensor<bf16>,
-        own: &mut UserBuffer<bf16>,
+        own: &mut Tensor<bf16>,
         bias: Option<&Tensor<bf16>>,
         rows: usize,
     ) -> Result<(), Error> {
@@ -128,14 +111,6 @@ impl Linear {
             None => launch,
         };
         launch.rows(rows).launch().map(drop)
-    }
-}
-
-/// Takes this rank's rows out of the buffer that they came to.
-pub(super) fn take(own: &UserBuffer<bf16>, to: &Tensor<bf16>) -> Result<(), Error> {
-    match to.is_empty() {
-        true => Ok(()),
-        false => own.copy_to(to),
     }
 }
 

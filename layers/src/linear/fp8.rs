@@ -97,7 +97,13 @@ impl Linear {
     ) -> Result<Operand, Error> {
         if fp8.is_in_blocks() {
             let shape = self.input_shape(rows);
-            return self.rows_in_blocks(fp8.input(), rows, shape, source);
+            let x = source.tensor().filter(|_| self.turns_at_once(rows));
+            let Some(x) = x else {
+                return self.rows_in_blocks(fp8.input(), rows, shape, source);
+            };
+            let (operand, turned) = self.both_in_blocks(fp8.input(), rows, x)?;
+            saved.kept = Some(Kept::Pieces(turned));
+            return Ok(operand);
         }
         let shape = self.input_shape(rows);
         let whole = || self.whole(rows, source);
@@ -207,7 +213,7 @@ impl Linear {
                 let coded = Coded::own(to, &codes, scale, ONE)?;
                 Ok(Operand::coded(coded, Lending::of([codes], [])))
             }
-            (Some(Kept::Shard { .. }) | None, _) => Err(Error::Usage {
+            (Some(Kept::Shard { .. } | Kept::Pieces(_)) | None, _) => Err(Error::Usage {
                 what: "a backward pass without the codes of its forward pass".into(),
                 legal: "give what this layer's forward pass gave back".into(),
             }),
@@ -234,6 +240,7 @@ impl Linear {
             return Ok(Gradient {
                 rows: Operand::coded(coded, Lending::of([], [scale])),
                 tokens: None,
+                pieces: None,
             });
         }
         let whole = || self.whole_gradient(rows, dy);
@@ -244,6 +251,7 @@ impl Linear {
         };
         Ok(Gradient {
             tokens: both.turned.map(on_side).transpose()?,
+            pieces: None,
             rows: Operand::coded(both.coded, Lending::of([both.codes], [both.scale])),
         })
     }

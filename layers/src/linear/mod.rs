@@ -7,6 +7,7 @@ mod config;
 mod forward;
 mod fp8;
 mod operand;
+mod place;
 mod plan;
 mod source;
 
@@ -20,6 +21,7 @@ pub use config::LinearConfig;
 use counterflow::op::Workspace;
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Tensor};
+pub use place::{GradientPlace, OutputGradient};
 use plan::Plan;
 pub(crate) use source::{Place, Source};
 use std::sync::Arc;
@@ -335,13 +337,7 @@ impl Linear {
 
     /// Refuses a call before anything of it is enqueued.
     fn checks(&self, rows: usize, parameters: &Parameters<'_>) -> Result<(), Error> {
-        let [most, _] = self.userbuffers.shape();
-        if rows > most {
-            return Err(Error::Usage {
-                what: format!("{rows} rows, with buffers for {most}"),
-                legal: "initialize the buffers for the most rows that there are".into(),
-            });
-        }
+        exceeds(rows, self.userbuffers.shape()[0])?;
         self.fits_blocks(rows)?;
         fits("the weight", parameters.weight.shape(), self.weight_shape())?;
         match (parameters.bias, self.config.bias) {
@@ -355,6 +351,17 @@ impl Linear {
                 legal: "give one where `LinearConfig::bias` is set, and nowhere else".into(),
             }),
         }
+    }
+}
+
+/// Refuses more rows than the buffers have.
+fn exceeds(rows: usize, most: usize) -> Result<(), Error> {
+    match rows > most {
+        false => Ok(()),
+        true => Err(Error::Usage {
+            what: format!("{rows} rows, with buffers for {most}"),
+            legal: "initialize the buffers for the most rows that there are".into(),
+        }),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Linear;
 use super::Saved;
-use super::casts::{Fp8, Kept};
+use super::casts::{Fp8, Kept, Turned};
 use super::source::Source;
 use crate::fp8::Coded;
 use crate::overlap::Parallel;
@@ -63,6 +63,8 @@ pub(super) struct Gradient {
     pub rows: Operand,
     /// With tokens as the depth, where that is another one.
     pub tokens: Option<Operand>,
+    /// The same with scales of blocks, where one kernel gave both.
+    pub pieces: Option<Turned>,
 }
 
 impl Gradient {
@@ -92,7 +94,7 @@ impl Linear {
         let operand = match (&self.fp8, gathers) {
             (Some(fp8), true) => self.gathered_codes(fp8, rows, source, saved)?,
             (Some(fp8), false) => self.own_codes(fp8, rows, source, saved)?,
-            (None, true) => Operand::All(self.put(rows, self.sides[1], source)?),
+            (None, true) => Operand::All(self.put(rows, source)?),
             (None, false) => Operand::Own(self.whole(rows, source)?),
         };
         if gathers && !self.overlap.fprop_ag && !self.is_in_blocks() {
@@ -173,7 +175,7 @@ impl Linear {
             }
             (Some(_), _) => Ok(None),
             (None, _) => {
-                let all = self.put(saved.rows, self.sides[1], source)?;
+                let all = self.put(saved.rows, source)?;
                 Ok(Some(Operand::All(all)))
             }
         }
@@ -200,12 +202,14 @@ impl Linear {
         let gradient = match (&self.fp8, gathers) {
             (Some(fp8), gathers) => self.codes_of_gradient(fp8, rows, dy, gathers)?,
             (None, true) => Gradient {
-                rows: Operand::All(self.put(rows, self.sides[0], dy)?),
+                rows: Operand::All(self.put_gradient(rows, dy)?),
                 tokens: None,
+                pieces: None,
             },
             (None, false) => Gradient {
                 rows: Operand::Own(self.whole_gradient(rows, dy)?),
                 tokens: None,
+                pieces: None,
             },
         };
         if gathers && !self.overlap.dgrad_ag && !self.is_in_blocks() {

@@ -9,7 +9,7 @@ use counterflow::{Error, Tensor, UserBuffer};
 
 /// Place at which rows are wanted.
 pub(crate) enum Place<'a> {
-    /// This rank's part of the buffer that rows are gathered in.
+    /// This rank's part of a buffer that rows are gathered in.
     Buffer(&'a mut UserBuffer<bf16>),
     Tensor(&'a mut Tensor<bf16>),
 }
@@ -30,6 +30,11 @@ pub(crate) trait Source {
 
     /// The tensor that has them, if there is one.
     fn tensor(&self) -> Option<&Tensor<bf16>>;
+
+    /// Its number among the gradients that come to the buffer in which they are gathered, if it is there already.
+    fn number(&self) -> Option<u64> {
+        None
+    }
 
     /// Writes them as codes with scales, where one kernel makes and quantises them; `kept` gets the codes, too. False: nothing was done.
     fn put_codes(
@@ -62,16 +67,15 @@ impl Source for Tensor<bf16> {
 }
 
 impl Linear {
-    /// Puts this rank's rows into the buffer that rows are gathered in.
+    /// Puts this rank's rows of the input into the buffer that they are gathered in.
     pub(super) fn put(
         &self,
         rows: usize,
-        columns: usize,
         source: &dyn Source,
     ) -> Result<UserBuffer<bf16>, Error> {
         let rank = self.rank();
         let whole = self.each(rows) * rank.world() as usize;
-        let all = self.userbuffers.gathered([whole, columns])?;
+        let all = self.userbuffers.gathered([whole, self.sides[1]])?;
         let own = rank.shard(rank.rank(), rows);
         if !own.is_empty() {
             source.put(Place::Buffer(&mut all.rows(own)?))?;

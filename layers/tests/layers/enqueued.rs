@@ -1,11 +1,12 @@
-//! Work that a step of FP8 enqueues, pass by pass: each kernel and copy takes the host microseconds, so that their number is the host's time.
+//! Work that a step enqueues, pass by pass: each kernel and copy takes the host microseconds, so that their number is the host's time; and
+//! the bytes of the copies.
 
 use super::memory::flags;
 use super::{each, userbuffers_of};
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Tensor};
 use counterflow_layers::{
-    Activation, DelayedScaling, Gradients, LayerNormLinear, LayerNormLinearConfig,
+    Activation, DelayedScaling, Float8BlockScaling, Gradients, LayerNormLinear, LayerNormLinearConfig,
     LayerNormLinearGradients, LayerNormLinearParameters, LayerNormMlp, LayerNormMlpConfig,
     LayerNormMlpGradients, LayerNormMlpParameters, Linear, LinearConfig, Norm, Normalization,
     Parameters, QuantizationMode, Recipe, Userbuffers,
@@ -27,6 +28,8 @@ pub struct Counter<'a> {
     found: Vec<(&'static str, Counts)>,
     /// Microseconds of the host, of all steps.
     took: Vec<(&'static str, f64)>,
+    /// Bytes that the last step copied.
+    copied: u64,
 }
 
 impl Counter<'_> {
@@ -40,6 +43,11 @@ impl Counter<'_> {
         self.found.iter().flat_map(|(_, counts)| counts).sum()
     }
 
+    fn begins(&mut self) {
+        self.found.clear();
+        self.copied = 0;
+    }
+
     fn pass<T>(
         &mut self,
         name: &'static str,
@@ -50,7 +58,9 @@ impl Counter<'_> {
             [all.kernels, all.steps, all.copies]
         };
         let (before, begun) = (counted(), Instant::now());
+        let bytes = self.rank.enqueued().copied_bytes;
         let done = pass()?;
+        self.copied += self.rank.enqueued().copied_bytes - bytes;
         self.took.push((name, 1e6 * begun.elapsed().as_secs_f64()));
         let after = counted();
         self.found
@@ -88,13 +98,13 @@ fn of_weight(weight: &Tensor<bf16>) -> Parameters<'_> {
 /// A norm and a column-parallel layer, then a row-parallel one: the products around attention.
 fn qkv_and_proj(
     buffers: &Userbuffers,
-    recipe: Recipe,
+    recipe: Option<Recipe>,
     (on, firsts): (bool, &[Option<bool>]),
     counter: &mut Counter<'_>,
 ) -> Result<(), Error> {
     let rank = buffers.rank();
     let config = |linear: LinearConfig, name: &str| LinearConfig {
-        fp8: Some(recipe),
+        fp8: recipe,
         flags: flags(on).flags(),
         ub_name: Some(name.into()),
         ..linear
@@ -115,8 +125,8 @@ fn qkv_and_proj(
     let mut y = rank.zeros(proj.output_shape(ROWS))?;
     let mut dx = rank.zeros(x.shape())?;
     for first in firsts {
-        counter.found.clear();
-        let step = buffers.autocast(*first)?;
+        counter.begins();
+        let step = recipe.map(|_| buffers.autocast(*first)).transpose()?;
         let of_qkv = parameters(&gamma, &w1);
         let qkv_saved = counter.pass("qkv forward", || {
             qkv.forward(ROWS, &x, &of_qkv, &mut between)
@@ -136,21 +146,21 @@ fn qkv_and_proj(
             };
             qkv.backward(qkv_saved, &of_qkv, &between, &mut dx, gradients)
         })?;
-        counter.pass("end", || step.end())?;
+        counter.pass("end", || step.map_or(Ok(()), |step| step.end()))?;
     }
     Ok(())
 }
 
 fn mlp(
     buffers: &Userbuffers,
-    recipe: Recipe,
+    recipe: Option<Recipe>,
     (on, firsts): (bool, &[Option<bool>]),
     counter: &mut Counter<'_>,
 ) -> Result<(), Error> {
     let rank = buffers.rank();
     let config = LayerNormMlpConfig {
         activation: Activation::SwiGlu,
-        fp8: Some(recipe),
+        fp8: recipe,
         flags: flags(on).flags(),
         ..LayerNormMlpConfig::new(HIDDEN, FFN, norm())
     };
@@ -163,8 +173,8 @@ fn mlp(
     let x = rank.zeros(mlp.shape(ROWS))?;
     let (mut y, mut dx) = (rank.zeros(x.shape())?, rank.zeros(x.shape())?);
     for first in firsts {
-        counter.found.clear();
-        let step = buffers.autocast(*first)?;
+        counter.begins();
+        let step = recipe.map(|_| buffers.autocast(*first)).transpose()?;
         let of_mlp = LayerNormMlpParameters {
             fc1: parameters(&gamma, &w1),
             fc2: of_weight(&w2),
@@ -181,14 +191,14 @@ fn mlp(
             };
             mlp.backward(saved, &of_mlp, &y, &mut dx, gradients)
         })?;
-        counter.pass("end", || step.end())?;
+        counter.pass("end", || step.map_or(Ok(()), |step| step.end()))?;
     }
     Ok(())
 }
 
 /// Some layers, with or without overlap, in steps that are a first microbatch's or not.
 type Layers =
-    fn(&Userbuffers, Recipe, (bool, &[Option<bool>]), &mut Counter<'_>) -> Result<(), Error>;
+    fn(&Userbuffers, Option<Recipe>, (bool, &[Option<bool>]), &mut Counter<'_>) -> Result<(), Error>;
 
 /// The layers of these tests, by name.
 pub const LAYERS: [(&str, Layers); 2] = [("qkv and proj", qkv_and_proj), ("SwiGLU MLP", mlp)];
@@ -196,17 +206,28 @@ pub const LAYERS: [(&str, Layers); 2] = [("qkv and proj", qkv_and_proj), ("SwiGL
 /// Layers with delayed scaling, in steps of this rank.
 pub fn steps<'a>(
     rank: &'a Arc<Communicator>,
+    of: (bool, &[Option<bool>]),
+    layers: Layers,
+) -> Result<Counter<'a>, Error> {
+    steps_of(rank, Some(DelayedScaling::default().into()), of, layers)
+}
+
+/// Layers with that recipe.
+fn steps_of<'a>(
+    rank: &'a Arc<Communicator>,
+    recipe: Option<Recipe>,
     (on, firsts): (bool, &[Option<bool>]),
     layers: Layers,
 ) -> Result<Counter<'a>, Error> {
-    let modes = vec![QuantizationMode::Fp8];
+    let mode = recipe.map_or(QuantizationMode::None, |_| QuantizationMode::Fp8);
+    let modes = vec![mode];
     let buffers = userbuffers_of(rank, [ROWS, HIDDEN], "", modes)?;
     let mut counter = Counter {
         rank,
         found: Vec::new(),
         took: Vec::new(),
+        copied: 0,
     };
-    let recipe = DelayedScaling::default().into();
     layers(&buffers, recipe, (on, firsts), &mut counter)?;
     rank.synchronize()?;
     rank.barrier()?;
@@ -228,10 +249,9 @@ fn counts(
 
 #[test]
 fn a_step_of_qkv_and_proj_enqueues_no_more_than_this() {
-    // The weight's codes, both ways; rows by the norm, or the activations' codes both ways; the product. A copy takes a sum to the caller.
-    let forward = [("qkv forward", [1, 2, 0]), ("proj forward", [1, 2, 1])];
-    // Codes of the gradient; both products; codes on their side. The norm, which reads the gradient's sum where it comes to:
-    // one for x and the sums for γ, one that adds them.
+    // The weight's codes, both ways; rows by the norm, or the activations' codes both ways; the product, whose sum comes to the caller.
+    let forward = [("qkv forward", [1, 2, 0]), ("proj forward", [1, 2, 0])];
+    // Codes of the gradient; both products; codes on their side. The norm, which reads the gradient's sum: one for x and the sums for γ, one that adds them.
     let backward = [("proj backward", [2, 2, 0]), ("qkv backward", [2, 4, 1])];
     // Amaxes of all tensors: gathered, and computed scales.
     let end = ("end", [1, 1, 0]);
@@ -263,11 +283,37 @@ fn a_step_of_qkv_and_proj_enqueues_no_more_than_this() {
 fn a_step_of_an_mlp_enqueues_no_more_than_this() {
     // As above, and the activation in the place of a quantiser.
     let fused = [
-        ("forward", [2, 4, 1]),
+        ("forward", [2, 4, 0]),
         ("backward", [4, 6, 1]),
         ("end", [1, 1, 0]),
     ];
     assert_eq!(counts(2, (true, None), mlp), fused);
-    let later = [("forward", [2, 2, 1]), fused[1], fused[2]];
+    let later = [("forward", [2, 2, 0]), fused[1], fused[2]];
     assert_eq!(counts(2, (true, Some(false)), mlp), later);
+}
+
+/// Bytes that a step copies between memories of a rank: of bf16 the gradient of the last output, which is a tensor here, to where it is
+/// gathered; of one scale a tensor the codes of the input that is gathered again; and in each step of FP8 nothing else.
+#[test]
+fn a_step_copies_no_more_bytes_than_this() {
+    let shard = (ROWS / 2 * HIDDEN) as u64;
+    let recipes: [(Option<Recipe>, u64); 3] = [
+        (None, 2 * shard),
+        (Some(DelayedScaling::default().into()), shard),
+        (Some(Float8BlockScaling::default().into()), 0),
+    ];
+    for (recipe, wanted) in recipes {
+        for (name, layers) in LAYERS {
+            for (world, on) in [(2, true), (2, false), (1, false)] {
+                let firsts = [Some(true), Some(false)];
+                let run = |rank: &Arc<Communicator>| {
+                    Ok(steps_of(rank, recipe, (on, &firsts), layers)?.copied)
+                };
+                let wanted = if world == 1 { 0 } else { wanted };
+                let found = each(world, run).expect("ranks");
+                let told = format!("{name}, {recipe:?}, {world} ranks, overlap {on}");
+                assert!(found.iter().all(|bytes| *bytes == wanted), "{found:?}: {told}");
+            }
+        }
+    }
 }

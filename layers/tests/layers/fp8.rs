@@ -30,11 +30,11 @@ pub fn of_sum(products: usize) -> f64 {
 }
 
 /// Rows of each call: most, few, fewer than ranks, and as before. With scales of blocks each rank has a multiple of 4 of them, but for the
-/// last; of few ranks each has more than a block of tokens.
+/// last; of few ranks each has more than a block of tokens, and then one, so that one kernel gives codes along both sides.
 fn rows(recipe: &Recipe, world: usize) -> [usize; 5] {
-    let most = if world <= 2 { 132 } else { 16 };
+    let [most, block] = if world <= 2 { [132, 128] } else { [16; 2] };
     match recipe {
-        Recipe::Float8BlockScaling(_) => [most * world, 8 * world - 1, 1, 16 * world, 4 * world],
+        Recipe::Float8BlockScaling(_) => [most * world, 8 * world - 1, 1, block * world, 4 * world],
         Recipe::DelayedScaling(_) | Recipe::Float8CurrentScaling(_) => [40, 7, 1, 40, 5],
     }
 }

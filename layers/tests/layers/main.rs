@@ -14,6 +14,7 @@ mod model;
 mod norm;
 mod one;
 mod peers;
+mod place;
 mod processes;
 mod products;
 mod reference;

@@ -288,6 +288,7 @@ fn results<'a>(
         shape,
         order: blocks.then(Order::of::<RowsLast>),
         lines: [None; 2],
+        piece: None,
         steps: Steps::All,
         at: Default::default(),
     };

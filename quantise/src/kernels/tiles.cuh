@@ -258,13 +258,16 @@ cast_tiles(const void* x, u8* codes, u8* turned, float* scales, float* turned_sc
             make_uint2((pairs[0] | pairs[1] << 16) & u32(kept), (pairs[2] | pairs[3] << 16) & u32(kept >> 32));
     }
     __syncthreads();
+    // Pieces of `pitch` rows, which are whole tiles, lie one behind the other.
+    const u32 piece = tile.row - tile.row % max(pitch, 1u);
+    u8* copy = turned + u64(piece) * columns;
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
         const u32 at = i * 256 + threadIdx.x, own = at / 8, part = at % 8, group = own / 8;
         uint4 sixteen = reinterpret_cast<const uint4*>(tile_of_codes)[own * 8 + (part ^ (group / 2))];
         if (group % 2) sixteen = make_uint4(sixteen.z, sixteen.w, sixteen.x, sixteen.y);
-        const u32 column = tile.column + own, row = tile.row + part * 16;
-        if (column < columns && row < pitch) *reinterpret_cast<uint4*>(turned + u64(column) * pitch + row) = sixteen;
+        const u32 column = tile.column + own, row = tile.row - piece + part * 16;
+        if (column < columns && row < pitch) *reinterpret_cast<uint4*>(copy + u64(column) * pitch + row) = sixteen;
     }
 #endif
 }

@@ -11,6 +11,7 @@ mod nvidia;
 mod all_reduce_norm;
 mod cases;
 mod computed_scales;
+mod pieces;
 mod prebuilt;
 mod refused;
 mod right;

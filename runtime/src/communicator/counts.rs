@@ -26,6 +26,7 @@ impl Communicator {
             kernels,
             steps,
             copies,
+            copied_bytes: self.own().copied(),
             fills,
         }
     }

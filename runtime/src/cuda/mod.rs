@@ -98,6 +98,11 @@ impl Address {
         Address(self.0 + bytes)
     }
 
+    /// The address `bytes` below.
+    pub(crate) const fn minus(self, bytes: u64) -> Address {
+        Address(self.0.wrapping_sub(bytes))
+    }
+
     /// Bytes from an address below it.
     pub(crate) const fn since(self, start: Address) -> u64 {
         self.0 - start.0

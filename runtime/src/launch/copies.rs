@@ -77,7 +77,7 @@ impl Loaded {
         tensors: &Tensors,
         at: Lines,
     ) -> Result<(Address, u64), Error> {
-        let place = self.place(tensors, plan, at.tensor)?;
+        let place = self.place(rank, tensors, plan, at.tensor)?;
         let start = place.on(at.home, rank, self.name(at.tensor))?;
         Ok((start.plus(at.offset), at.pitch))
     }

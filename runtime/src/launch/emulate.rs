@@ -18,7 +18,7 @@ impl Loaded {
     ) -> Result<Launch, Error> {
         let ids = (0..self.pipeline.kernel.buffers.len()).map(|index| TensorId(index as u16));
         let places = ids.map(|id| {
-            let place = self.place(tensors, plan, id)?;
+            let place = self.place(rank, tensors, plan, id)?;
             Ok(Some(Place {
                 own: place.own.get(),
                 shared: place.shared.map(|base| base.get()),

@@ -30,7 +30,7 @@ impl Loaded {
         tensors: &Tensors,
     ) -> Result<[u8; EVERY_COPY_BYTES], Error> {
         let map = self.pipeline.map(id);
-        let place = self.place(tensors, plan, map.tensor)?;
+        let place = self.place(rank, tensors, plan, map.tensor)?;
         let base = place.shared.ok_or_else(|| alone(self.name(map.tensor)))?;
         let at = rank.everywhere(base.since(self.heap), place.bytes)?;
         let shape = self.pipeline.map_shape(id, short, plan, rank.rank());

@@ -64,7 +64,7 @@ impl Loaded {
         let (sizes, [sent, received]) = Sizes::of_plan(largest.collective, kernel, plan)?;
         // As many as the schedule may have, which knows what is left to others.
         parameters.ctas = Some(sizes.ctas(self.series.sms()));
-        let at = |tensor| Ok::<_, Error>(self.place(tensors, plan, tensor)?.own.get());
+        let at = |tensor| Ok::<_, Error>(self.place(rank, tensors, plan, tensor)?.own.get());
         let at = At {
             launches: self.finished.address().get(),
             x: at(sent)?,

@@ -15,8 +15,17 @@ impl Loaded {
     /// Bytes that a tensor needs on a rank, with the padding of its last shard in the heap, and whether it is in the
     /// heap.
     pub fn needs(kernel: &Kernel, plan: &Plan, tensor: TensorId) -> (u64, bool) {
-        let symmetric = kernel.buffers[tensor.index()].usage.placement.symmetric;
-        (plan.bytes(kernel, tensor), symmetric)
+        (plan.bytes(kernel, tensor), kernel.is_in_heap(tensor))
+    }
+
+    /// Tensors whose places in the heap are the same on all ranks: all that are there, but for what each rank may have anywhere.
+    pub(super) fn compared(&self) -> impl Iterator<Item = TensorId> {
+        let kernel = &self.pipeline.kernel;
+        let all = kernel.buffers.iter().zip(0..);
+        all.filter_map(|(buffer, at)| {
+            let anywhere = buffer.usage.placement.symmetric && !kernel.is_in_heap(TensorId(at));
+            (!anywhere).then_some(TensorId(at))
+        })
     }
 
     /// A tensor's place: scratch is the kernel's own.
@@ -25,15 +34,17 @@ impl Loaded {
         own.or_else(|| tensors.place(tensor))
     }
 
-    /// A tensor's address, if it is as large as the plan needs.
+    /// A tensor's address, if it is as large as the plan needs on this rank.
     pub(super) fn place(
         &self,
+        rank: &Communicator,
         tensors: &Tensors,
         plan: &Plan,
         tensor: TensorId,
     ) -> Result<Placement, Error> {
         let place = self.given(tensors, tensor);
-        let (needs, _) = Loaded::needs(&self.pipeline.kernel, plan, tensor);
+        let kernel = &self.pipeline.kernel;
+        let needs = plan.own_lines(kernel, tensor, rank.rank()) * plan.pitch(kernel, tensor);
         place
             .filter(|place| place.bytes >= needs)
             .ok_or_else(|| Error::Usage {
@@ -49,11 +60,12 @@ impl Loaded {
     /// The address of a vector or a scale, for a kernel that reads it by ordinary loads.
     pub(super) fn vector(
         &self,
+        rank: &Communicator,
         tensor: TensorId,
         plan: &Plan,
         tensors: &Tensors,
     ) -> Result<[u8; 8], Error> {
-        let bytes = self.place(tensors, plan, tensor)?.own.to_bytes();
+        let bytes = self.place(rank, tensors, plan, tensor)?.own.to_bytes();
         let number = self.pipeline.kernel.buffers[tensor.index()]
             .usage
             .is_number();
@@ -84,7 +96,7 @@ impl Loaded {
         tensors: &Tensors,
     ) -> Result<(MapSpec, Address), Error> {
         let map = self.pipeline.map(id);
-        let place = self.place(tensors, plan, map.tensor)?;
+        let place = self.place(rank, tensors, plan, map.tensor)?;
         let shape = self.pipeline.map_shape(id, short, plan, rank.rank());
         let (base, stride) = match (map.view, place.shared) {
             _ if shape.zeros => (self.zeros.address(), shape.strides[1]),
@@ -105,7 +117,17 @@ impl Loaded {
                 | View::SharedRows,
                 None,
             ) => {
-                return Err(alone(self.name(map.tensor)));
+                if self.pipeline.kernel.is_in_heap(map.tensor) {
+                    return Err(alone(self.name(map.tensor)));
+                }
+                // Boxes are at this rank's number alone, so what lies below its memory is no rank's.
+                let stride = shape.strides[1] * shape.dims[2];
+                let below = u64::from(rank.rank()) * stride;
+                match place.bytes {
+                    // The rank has no rows of it, and stores none.
+                    0 => (self.zeros.address(), stride),
+                    _ => (place.own.minus(below), stride),
+                }
             }
         };
         let spec = MapSpec {

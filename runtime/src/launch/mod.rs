@@ -311,7 +311,7 @@ impl Loaded {
         let kernel = &self.pipeline.kernel;
         self.waits(rank).then(|| {
             let entry = Entry::new(&kernel.name, self.placed.number, plan.hash, plan.shape.m);
-            let ids = (0..kernel.buffers.len()).map(|index| TensorId(index as u16));
+            let ids = self.compared();
             let shared = ids.filter_map(|id| Some((id, self.given(tensors, id)?.shared?)));
             shared.fold(
                 match &self.code {
@@ -515,7 +515,7 @@ impl Loaded {
                             }
                             Field::Arrivals => arrivals.to_bytes(),
                             Field::Finished => self.finished.address().to_bytes(),
-                            Field::Vector(tensor) => self.vector(tensor, plan, tensors)?,
+                            Field::Vector(tensor) => self.vector(rank, tensor, plan, tensors)?,
                             Field::Size(_)
                             | Field::ShardRows(_)
                             | Field::PartialShard(_)

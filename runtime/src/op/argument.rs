@@ -162,7 +162,7 @@ impl Needs {
             usage: buffer.usage,
             dtype: buffer.dtype,
             shape: [plan.held_lines(kernel, tensor), line].map(|side| side as usize),
-            in_heap: buffer.usage.placement.symmetric,
+            in_heap: kernel.is_in_heap(tensor),
             scale: scale.map(|scale| Box::new(Needs::of(kernel, plan, scale))),
             amax: amax.is_some(),
         }
@@ -217,13 +217,27 @@ pub(super) struct Planned {
 }
 
 impl Planned {
-    /// A plan of that bucket's kernel, for that rank.
-    pub fn new(kernel: &Kernel, bucket: usize, plan: Checked<Plan>, rank: u32) -> Planned {
+    /// A plan of that bucket's kernel, for that rank, with tensors in the heap as `heap` says.
+    pub fn new(
+        kernel: &Kernel,
+        bucket: usize,
+        plan: Checked<Plan>,
+        rank: u32,
+        heap: impl Fn(TensorId) -> bool,
+    ) -> Planned {
         let ids = (0..kernel.buffers.len()).map(|index| TensorId(index as u16));
         let plan = Arc::new(plan);
+        let needs = |id: TensorId| {
+            let mut needs = Needs::of(kernel, &plan, id);
+            needs.in_heap |= heap(id);
+            if !needs.in_heap && kernel.buffers[id.index()].usage.is_own_shard() {
+                needs.shape[0] = plan.own_lines(kernel, id, rank) as usize;
+            }
+            needs
+        };
         Planned {
             bucket,
-            needs: ids.map(|id| Needs::of(kernel, &plan, id)).collect(),
+            needs: ids.map(needs).collect(),
             bytes: Volume::least_of(kernel, &plan, rank),
             stages: vec![plan.clone()],
             plan,
@@ -308,7 +322,7 @@ pub(super) fn check_one(
             Extent::Flat(_) => false,
         };
         // Lines of scales are as long as a launch has rows.
-        let divided = needs.in_heap && kernel.dims[usize::from(buffer.rows.0)].sharded;
+        let divided = buffer.usage.sharded() && kernel.dims[usize::from(buffer.rows.0)].sharded;
         let rest = match (shaped, divided) {
             (true, _) => {
                 "`needs_at` has the shape for each number of rows, and `shaped` gives it to larger memory"

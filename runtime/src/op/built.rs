@@ -38,7 +38,7 @@ const MOST_ARRIVALS: usize = 1 << 22;
 ///     let op = rank.op_of::<GemmRsOp>().up_to(64, 32, 16).build()?;
 ///     println!("built for {} as {}", op.most(), op.variant());
 ///     let y = op.needs("y")?; // half of the rows are added up here
-///     assert_eq!((y.shape, y.dtype, y.in_heap), ([32, 32], Dtype::Bf16, true));
+///     assert_eq!((y.shape, y.dtype, y.in_heap), ([32, 32], Dtype::Bf16, false));
 ///     assert!(op.needs("bias").is_err(), "the schedule has no such tensor");
 ///     Ok(())
 /// })?;
@@ -165,6 +165,14 @@ impl Stage {
     }
 }
 
+/// True if a stage needs that tensor of a launch in the heap.
+pub(super) fn in_heap(kernel: &Kernel, sources: &[Option<Source>], of: TensorId) -> bool {
+    let mut sources = sources.iter().zip(0..);
+    sources.any(|(source, at)| {
+        *source == Some(Source::Given(of.index())) && kernel.is_in_heap(TensorId(at))
+    })
+}
+
 /// A stage's tensors: `given` binds the one of the launch that has that place, `between` is the op's own memory.
 pub(super) fn tensors_of(
     sources: &[Option<Source>],
@@ -192,6 +200,12 @@ impl Bucket {
     pub fn name(&self) -> &str {
         let chosen = self.chosen.as_ref();
         chosen.map_or(&self.kernel().name, |(name, _)| name)
+    }
+
+    /// True if one of its kernels needs that tensor of a launch in the heap.
+    pub fn is_in_heap(&self, id: TensorId) -> bool {
+        let mut stages = self.stages.iter();
+        stages.any(|stage| in_heap(stage.proof.series.kernel(), &stage.sources, id))
     }
 
     /// The stage that waits for other ranks, if one does.
@@ -336,7 +350,7 @@ impl<S> Op<S> {
     pub fn needs(&self, tensor: &str) -> Result<Needs, Error> {
         let id = argument::find(self.0.kernel(), tensor)?;
         let largest = &self.0.largest().proof.largest;
-        Ok(Needs::of(self.0.kernel(), largest, id))
+        Ok(self.0.needs(id, largest))
     }
 
     /// Requirements of a launch of so many rows, or of [`Sizes`]. Scales of 1×128 of fewer rows have shorter lines: give the memory of the
@@ -361,7 +375,7 @@ impl<S> Op<S> {
     pub fn needs_at(&self, tensor: &str, sizes: impl Into<Sizes>) -> Result<Needs, Error> {
         let id = argument::find(self.0.kernel(), tensor)?;
         let planned = self.0.plan(sizes)?;
-        Ok(Needs::of(self.0.kernel(), &planned.plan, id))
+        Ok(self.0.needs(id, &planned.plan))
     }
 }
 
@@ -432,6 +446,19 @@ impl Inner {
             .min(self.buckets.len() - 1)
     }
 
+    /// Needs of the largest bucket's tensor in a launch, wherever another bucket has it in the heap.
+    fn needs(&self, id: TensorId, plan: &Plan) -> Needs {
+        let kernel = self.kernel();
+        let name = &kernel.buffers[id.index()].name;
+        let heap = |bucket: &Bucket| {
+            let there = argument::same(bucket.kernel(), name);
+            there.is_some_and(|id| bucket.is_in_heap(id))
+        };
+        let mut needs = Needs::of(kernel, plan, id);
+        needs.in_heap |= self.buckets.iter().any(heap);
+        needs
+    }
+
     /// The plan of a launch.
     pub fn plan(&self, sizes: impl Into<Sizes>) -> Result<Arc<Planned>, Error> {
         let stated = sizes.into();
@@ -450,7 +477,8 @@ impl Inner {
             Some(rows) => bucket.shape_beside(sizes, rows)?,
         };
         let plan = bucket.proof.series.plan(&shape)?;
-        let planned = Planned::new(bucket.kernel(), at, plan, self.rank.rank());
+        let heap = |id| bucket.is_in_heap(id);
+        let planned = Planned::new(bucket.kernel(), at, plan, self.rank.rank(), heap);
         let planned = Arc::new(match &bucket.stages[..] {
             [_] => planned,
             stages => {

@@ -33,7 +33,7 @@ fn good() -> [(&'static str, Given, u64); 3] {
 /// All of a launch's checks; `change` spoils what fits.
 fn told(change: impl FnOnce(&mut Vec<(&'static str, Given, u64)>)) -> String {
     let (kernel, plan) = gather();
-    let planned = Planned::new(&kernel, 0, plan, 0);
+    let planned = Planned::new(&kernel, 0, plan, 0, |_| false);
     let mut named = good().to_vec();
     change(&mut named);
     let check = || {
@@ -193,7 +193,7 @@ fn a_scale_is_aligned_as_a_number() {
         let kernel = lower(&schedules::gather(Sender::Ctas(4)), &variant).and_then(verify::kernel);
         let kernel = kernel.expect("a kernel");
         let plan = verify::plan(&kernel, &Shape::new(1000, 256, 128), &Machine::h200());
-        let planned = Planned::new(&kernel, 0, plan.expect("a plan"), 0);
+        let planned = Planned::new(&kernel, 0, plan.expect("a plan"), 0, |_| false);
         let id = same(&kernel, "w.scale").expect("a scale");
         match check_starts(&kernel, &planned, &[(id, start)]) {
             Ok(()) => "fine".into(),

@@ -1,6 +1,6 @@
 //! Proofs of a builder, bucket by bucket, and what it loads.
 
-use super::super::built::{Bucket as Built, Stage};
+use super::super::built::{Bucket as Built, Stage, in_heap};
 use super::super::typed::Launcher;
 use super::super::workspace::Workspace;
 use super::OpBuilder;
@@ -75,6 +75,12 @@ impl Proven {
             chosen: None,
             unmeasured: None,
         }
+    }
+
+    /// True if one of its kernels needs that tensor of a launch in the heap.
+    fn is_in_heap(&self, id: TensorId) -> bool {
+        let mut stages = self.stages.iter().zip(&self.wires);
+        stages.any(|(proof, (sources, _))| in_heap(proof.series.kernel(), sources, id))
     }
 
     /// Index of the candidate in its family. None of a schedule's own op.
@@ -433,7 +439,8 @@ pub(super) fn needs(candidates: &[Proven]) -> BTreeMap<String, (u64, bool)> {
             }
             let own = Needs::of(kernel, plan, TensorId(id));
             let most: &mut (u64, bool) = all.entry(buffer.name.clone()).or_default();
-            *most = (most.0.max(own.bytes()), most.1 | own.in_heap);
+            let heap = own.in_heap || candidate.is_in_heap(TensorId(id));
+            *most = (most.0.max(own.bytes()), most.1 | heap);
         }
     }
     all

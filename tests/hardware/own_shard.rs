@@ -1,0 +1,142 @@
+//! Outputs of which each rank keeps its shard, in memory of the rank's own that ends with the shard: the same bits as in the heap, and
+//! nothing beside them is written.
+
+use crate::fine;
+use crate::op::{Ranks, ranks};
+use counterflow::codegen::interp::Numbers;
+use counterflow::prelude::bf16;
+use counterflow::{Communicator, Error, Program, families, op::Argument, schedules};
+
+/// Rows of the largest launch; columns, which are the depth as well.
+const SIZE: [usize; 2] = [640, 256];
+/// Whole shards, a short one and an empty one.
+const ROWS: [usize; 4] = [640, 513, 131, 1];
+/// Elements before and behind the memory.
+const AROUND: usize = 64;
+
+#[derive(Clone, Copy)]
+enum Which {
+    Schedule(fn() -> Program),
+    /// Of the family, by number: a product, and the sum behind it.
+    Candidate(usize),
+}
+
+const ALL: [Which; 6] = [
+    Which::Schedule(schedules::gemm_rs),
+    Which::Schedule(schedules::gemm_rs_across),
+    Which::Schedule(schedules::rs_ring),
+    Which::Schedule(schedules::reduce_scatter),
+    Which::Candidate(1),
+    Which::Candidate(2),
+];
+
+fn random(numbers: &mut Numbers, count: usize) -> Vec<bf16> {
+    let number = |_| bf16::from_f32((numbers.below(513) as f32 - 256.0) / 64.0);
+    (0..count).map(number).collect()
+}
+
+fn bits(of: &[bf16]) -> Vec<u16> {
+    of.iter().map(|value| value.to_bits()).collect()
+}
+
+fn of_rank(rank: &Communicator, which: Which) -> Result<(), Error> {
+    let [most, side] = SIZE;
+    let (program, family, name);
+    let builder = match which {
+        Which::Schedule(make) => {
+            program = make();
+            rank.op(&program)
+        }
+        Which::Candidate(number) => {
+            family = families::gemm_reduce_scatter();
+            name = family.candidates()[number].name();
+            rank.family(&family).schedule(&name)
+        }
+    };
+    let builder = builder.first_options().up_to(most, side, side);
+    rank.reserve(2 * builder.workspace()?.heap + (8 << 20))?;
+    let op = builder.build()?;
+    assert!(!op.needs("y")?.in_heap, "peers do not address it");
+    let mut numbers = Numbers::new(7 + u64::from(rank.rank()));
+    let x = rank.zeros::<bf16>([most, side])?;
+    x.write(&random(&mut numbers, most * side))?;
+    let w = rank.zeros::<bf16>([side, side])?;
+    w.write(&random(&mut numbers, side * side))?;
+    let each = most.div_ceil(rank.world() as usize);
+    let mut heap = rank.allocate::<bf16>("y", [each, side])?;
+    for rows in ROWS {
+        let launch = |y: Argument<'_>| {
+            let launch = op.on(rank).tensor("y", y).rows(rows);
+            match op.needs("g") {
+                Ok(_) => launch.tensor("g", &x).launch(),
+                Err(_) => launch.tensor("x", &x).tensor("w", &w).launch(),
+            }
+        };
+        let own = rank.shard(rank.rank(), rows).len();
+        heap.fill(0xff)?;
+        rank.synchronize()?;
+        rank.barrier()?;
+        launch((&mut heap).into())?.wait()?;
+        let wanted = bits(&heap.read()?[..own * side]);
+        let around = rank.zeros::<bf16>([1, own * side + 2 * AROUND])?;
+        around.fill(0xff)?;
+        let held = around.shaped([around.len() / 8, 8])?;
+        let held = held.rows(AROUND / 8..held.shape()[0] - AROUND / 8)?;
+        let mut held = held.shaped([own, side])?;
+        rank.synchronize()?;
+        rank.barrier()?;
+        launch((&mut held).into())?.wait()?;
+        let found = bits(&around.read()?);
+        let (before, rest) = found.split_at(AROUND);
+        let (found, behind) = rest.split_at(own * side);
+        assert!(found == wanted, "{rows} rows on rank {}", rank.rank());
+        let untouched = before.iter().chain(behind).all(|bits| *bits == 0xffff);
+        assert!(untouched, "{rows} rows: beside those of rank {}", rank.rank());
+        assert!(bits(&held.read()?).iter().all(|bits| *bits != 0xffff));
+        rank.barrier()?;
+    }
+    rank.synchronize()?;
+    rank.barrier()
+}
+
+fn in_worlds(worlds: impl IntoIterator<Item = Ranks>) {
+    for world in worlds {
+        for which in ALL {
+            fine(Communicator::each(&world.ranks, |rank| of_rank(rank, which)));
+        }
+        println!("  sums in memory of ranks' own: {}", world.told);
+    }
+}
+
+#[test]
+fn sums_of_two_ranks() {
+    in_worlds(ranks(2));
+}
+
+#[test]
+fn sums_of_three_ranks() {
+    in_worlds(ranks(3));
+}
+
+/// A schedule that adds to its peers' rows, or stores them, needs the heap on every rank.
+#[test]
+fn what_peers_address_is_refused() {
+    for world in ranks(2) {
+        let told = Communicator::each(&world.ranks, |rank| {
+            let program = schedules::gemm_rs_add();
+            let builder = rank.op(&program).first_options().up_to(256, 256, 256);
+            rank.reserve(2 * builder.workspace()?.heap + (8 << 20))?;
+            let op = builder.build()?;
+            let (x, w) = (rank.zeros::<bf16>([256, 256])?, rank.zeros([256, 256])?);
+            let mut y = rank.zeros::<bf16>([128, 256])?;
+            let launch = op.on(rank).tensor("x", &x).tensor("w", &w);
+            let told = launch.tensor("y", &mut y).launch().expect_err("refused");
+            assert!(op.needs("y")?.in_heap);
+            rank.barrier()?;
+            Ok(told.to_string())
+        });
+        for told in fine(told) {
+            assert_eq!(told, "y is not in the symmetric heap", "{}", world.told);
+        }
+    }
+}
