@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) swiglu_backward(const void
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
             const u32 j = 2 * i + half;
-            const Num x = of_silu(gate[j]), s = silu_share(x), by = x * s;
+            const Num x = at_least(gate[j], -OF_SILU), s = silu_share(x), by = x * s;
             of_gates[half] = dy8[j] * up[j] * silu_slope(by, s);
             of_ups[half] = dy8[j] * by;
         }
