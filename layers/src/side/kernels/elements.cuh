@@ -75,7 +75,11 @@ __device__ __forceinline__ void dropped(const Mask& mask, u64 at, const Eight& x
 #pragma unroll
         for (u32 j = 0; j < 4; ++j) {
             const u32 i = 4 * half + j;
-            out[i] = numbers[j] < mask.below ? x8[i] * Num(mask.scale) : Num(0.f);
+            const Num scaled = x8[i] * Num(mask.scale);
+            // Chosen, and not computed or not: a compiler that decides loads the scale anew for each.
+            asm("{\n\t.reg .pred p;\n\tsetp.lt.u32 p, %1, %2;\n\tselp.f32 %0, %3, 0f00000000, p;\n\t}"
+                : "=f"(out[i].v)
+                : "r"(numbers[j]), "r"(mask.below), "f"(scaled.v));
         }
     }
 }
