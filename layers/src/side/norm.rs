@@ -12,8 +12,8 @@ use std::sync::Arc;
 const KEPT: usize = 8192;
 /// Bytes of its shared memory: 2 rows of x, of dy and of what is added to dx.
 const SHARED: u32 = 2 * 3 * KEPT as u32 * 2;
-/// True if the sums over clusters may become resident while the last rows are worked on.
-const EARLY: bool = true;
+/// True if a backward pass may become resident while what is in front of it ends, and sums over its clusters while it does.
+const EARLY: [bool; 2] = [false, true];
 
 /// Lines that `normed.cuh` reads.
 pub(super) fn norm_lines(norm: &Norm) -> String {
@@ -190,7 +190,7 @@ impl NormKernels {
         let has_beta = of_beta.is_some();
         let call = call.number(rows).number(columns);
         let call = call.number(usize::from(has_beta));
-        let call = call.in_clusters(CLUSTER as u32);
+        let call = call.in_clusters(CLUSTER as u32).early(EARLY[0]);
         // SAFETY: a CTA for so manieth of the rows, which stays inside of them and of its cluster's slab; the parameters are the kernel's.
         unsafe { call.launch(ctas * THREADS, twin)? };
 
@@ -211,7 +211,7 @@ impl NormKernels {
             Ok(())
         };
         let ctas = (1 + usize::from(has_beta)) * columns.div_ceil(32);
-        let call = call.number(count).number(columns).early(EARLY);
+        let call = call.number(count).number(columns).early(EARLY[1]);
         // SAFETY: a CTA for each 32 columns of each gradient.
         unsafe { call.launch(ctas * THREADS, twin).map(drop) }
     }

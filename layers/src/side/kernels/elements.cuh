@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) swiglu_backward(const void
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
             const u32 j = 2 * i + half;
-            const Num x = of_silu(gate[j]), s = silu_share(x), by = x * s;
+            const Num x = at_least(gate[j], -OF_SILU), s = silu_share(x), by = x * s;
             of_gates[half] = dy8[j] * up[j] * silu_slope(by, s);
             of_ups[half] = dy8[j] * by;
         }
@@ -75,7 +75,11 @@ __device__ __forceinline__ void dropped(const Mask& mask, u64 at, const Eight& x
 #pragma unroll
         for (u32 j = 0; j < 4; ++j) {
             const u32 i = 4 * half + j;
-            out[i] = numbers[j] < mask.below ? x8[i] * Num(mask.scale) : Num(0.f);
+            const Num scaled = x8[i] * Num(mask.scale);
+            // Chosen, and not computed or not: a compiler that decides loads the scale anew for each.
+            asm("{\n\t.reg .pred p;\n\tsetp.lt.u32 p, %1, %2;\n\tselp.f32 %0, %3, 0f00000000, p;\n\t}"
+                : "=f"(out[i].v)
+                : "r"(numbers[j]), "r"(mask.below), "f"(scaled.v));
         }
     }
 }

@@ -63,6 +63,11 @@ __device__ __forceinline__ void sums_of_cta(Num& a, Num& b, u32 turn) {
 __device__ __forceinline__ void cluster_meets() {
     asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+// A launch that may become resident early waits here for all before it, and for what they wrote.
+__device__ __forceinline__ void launches_before_end() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// From when all CTAs have said so, the next launch may become resident.
+__device__ __forceinline__ void next_launch_may_come() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
 // Four sums of a CTA of the cluster, from the address that this one has them at.
 __device__ __forceinline__ float4 shown_by(u32 cta, const float* at) {
     const u32 own = static_cast<u32>(__cvta_generic_to_shared(at));
@@ -101,6 +106,7 @@ __device__ __forceinline__ float4 in_pairs(F of) {
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     norm_backward(const void* x, const void* dy, const void* gamma, const float2* statistics, const void* residual, void* dx, float* slabs,
                   float* behind, u32 rows, u32 columns, u32 has_beta) {
+    launches_before_end();
     extern __shared__ uint4 of_x[];
     uint4* const of_dy = of_x + SLOTS * THREADS;
     uint4* const of_more = of_dy + SLOTS * THREADS;
@@ -184,8 +190,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         fetch(row + depth * gridDim.x, stage);
         stage = stage + 1 == depth ? 0 : stage + 1;
     }
-    // The launch behind this one may become resident.
-    asm volatile("griddepcontrol.launch_dependents;");
+    next_launch_may_come();
     // All threads have read their rows, whose place the sums take.
     __syncthreads();
     float* const shown = reinterpret_cast<float*>(of_x);
@@ -223,8 +228,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_add(const float* slab
     const u32 column = (is_beta ? blockIdx.x - across : blockIdx.x) * 32 + lane;
     const float* from = is_beta ? slabs + columns : slabs;
     float* to = is_beta ? of_beta : of_gamma;
-    // Until the slabs are there, and all that was launched before.
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    launches_before_end();
+    next_launch_may_come();
     const bool is_last = warp == 0 && column < columns;
     const Num before = is_last ? to[column] : 0.f;
     Num sum = 0.f;

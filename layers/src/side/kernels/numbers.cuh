@@ -95,10 +95,9 @@ __device__ __forceinline__ Num power_of_two(Num rounded, Num f) {
     return __uint_as_float(__float_as_uint(q.v) + (__float_as_uint(rounded.v) << 23));
 }
 
-// 1 / (1 + 2^p) of a number that is not above 125. NaN counts as the least one.
-__device__ __forceinline__ Num logistic(Num p) {
-    const Num x = fmaxf(p.v, -127.f), rounded = x + Num(ROUNDS);
-    const Num y = power_of_two(rounded, x - (rounded - Num(ROUNDS))) + Num(1.f);
+// 1 / (1 + 2^(x · w)), whose power is from -125 to 125. NaN makes any number.
+__device__ __forceinline__ Num logistic(Num x, Num w) {
+    const Num rounded = fma_of(x, w, ROUNDS), y = power_of_two(rounded, fma_of(x, w, Num(ROUNDS) - rounded)) + Num(1.f);
     // The steps of `inverse` for a normal number whose inverse is normal: the same bits, without its test for others.
     float near;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(near) : "f"(y.v));
@@ -112,10 +111,15 @@ __device__ __forceinline__ Num raised(Num d) {
     return power_of_two(rounded, fma_of(x, 1.44269504f, Num(ROUNDS) - rounded));
 }
 
-// The larger one of a number and a limit; NaN if the number is.
+// A number, or a limit beyond which it is; NaN stays.
 __device__ __forceinline__ Num at_least(Num x, float limit) {
     float y;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x.v), "f"(limit));
+    return y;
+}
+__device__ __forceinline__ Num at_most(Num x, float limit) {
+    float y;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x.v), "f"(limit));
     return y;
 }
 

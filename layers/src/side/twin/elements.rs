@@ -4,7 +4,7 @@
     reason = "digits are those of the kernels' text"
 )]
 
-use super::numbers::{at_least, logistic, narrow, wide};
+use super::numbers::{logistic, narrow, wide};
 use super::random::Mask;
 use counterflow::prelude::bf16;
 
@@ -29,29 +29,33 @@ pub enum Activation {
     SwiGlu,
 }
 
-/// x as GELU and its gradient have it, which are as good as 0 below the lowest one.
-fn of_gelu(x: f32) -> f32 {
-    at_least(x, -9.9375)
-}
+/// Beyond these limits GELU is as good as 0 and x, and its gradient as good as 0 and 1.
+const OF_GELU: f32 = 9.9375;
+/// The same of x · σ(x).
+const OF_SILU: f32 = 86.0;
 
 /// GELU(x) / x = σ(2u) = 1 / (1 + 2ᵖ), p = -2u · log₂ e.
 fn gelu_share(x: f32) -> f32 {
-    logistic(x * f32::mul_add(-0.102_943_242, x * x, -2.302_208_19))
+    logistic(x, f32::mul_add(-0.102_943_242, x * x, -2.302_208_19))
+}
+
+fn gelu(x: f32) -> f32 {
+    x.clamp(-OF_GELU, f32::INFINITY) * gelu_share(x.clamp(-OF_GELU, OF_GELU))
 }
 
 fn gelu_slope(x: f32) -> f32 {
+    let x = x.clamp(-OF_GELU, OF_GELU);
     let s = gelu_share(x);
     let of_u = f32::mul_add(0.214_064_449, x * x, 1.595_769_12);
     (x * s).mul_add((1.0 - s) * of_u, s)
 }
 
-/// As [`of_gelu`], of silu.
-fn of_silu(x: f32) -> f32 {
-    at_least(x, -86.0)
+fn lowest(gate: f32) -> f32 {
+    gate.clamp(-OF_SILU, f32::INFINITY)
 }
 
 fn silu_share(x: f32) -> f32 {
-    logistic(x * -std::f32::consts::LOG2_E)
+    logistic(x.clamp(-OF_SILU, OF_SILU), -std::f32::consts::LOG2_E)
 }
 
 impl Activation {
@@ -72,15 +76,14 @@ impl Activation {
         match self {
             Activation::Gelu => {
                 for (x, y) in x.iter().zip(y) {
-                    let x = of_gelu(wide(*x));
-                    *y = narrow(x * gelu_share(x));
+                    *y = narrow(gelu(wide(*x)));
                 }
             }
             Activation::SwiGlu => {
                 let rows = x.chunks_exact(2 * columns);
                 for (x, y) in rows.zip(y.chunks_exact_mut(columns)) {
                     for (at, y) in y.iter_mut().enumerate() {
-                        let (gate, up) = (of_silu(wide(x[at])), wide(x[columns + at]));
+                        let (gate, up) = (lowest(wide(x[at])), wide(x[columns + at]));
                         *y = narrow(gate * silu_share(gate) * up);
                     }
                 }
@@ -97,7 +100,7 @@ impl Activation {
         match self {
             Activation::Gelu => {
                 for ((x, dy), dx) in x.iter().zip(dy).zip(dx) {
-                    *dx = narrow(wide(*dy) * gelu_slope(of_gelu(wide(*x))));
+                    *dx = narrow(wide(*dy) * gelu_slope(wide(*x)));
                 }
             }
             Activation::SwiGlu => {
@@ -105,7 +108,7 @@ impl Activation {
                 for ((x, dy), dx) in rows.zip(dx.chunks_exact_mut(2 * columns)) {
                     for at in 0..columns {
                         let (gate, up, dy) = (wide(x[at]), wide(x[columns + at]), wide(dy[at]));
-                        let gate = of_silu(gate);
+                        let gate = lowest(gate);
                         let s = silu_share(gate);
                         let by = gate * s;
                         dx[at] = narrow(dy * up * by.mul_add(1.0 - s, s));

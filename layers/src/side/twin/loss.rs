@@ -42,7 +42,8 @@ pub fn cross_entropy_part(x: &[bf16], has: bool, target: usize) -> [f32; 4] {
     // Minus infinity less itself would be NaN.
     let less = if most == f32::NEG_INFINITY { 0.0 } else { most };
     // A row with NaN or infinity has no sum.
-    let sum = sum(x.iter().map(|x| raised(wide(*x) - less))) + (less - less);
+    let none = if less.is_finite() { 0.0 } else { f32::NAN };
+    let sum = sum(x.iter().map(|x| raised(wide(*x) - less))) + none;
     [most, sum, if has { wide(x[target]) } else { 0.0 }, 0.0]
 }
 

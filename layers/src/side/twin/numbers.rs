@@ -106,11 +106,10 @@ fn power_of_two(rounded: f32, f: f32) -> f32 {
     f32::from_bits(q.to_bits().wrapping_add(rounded.to_bits() << 23))
 }
 
-/// 1 / (1 + 2ᵖ) of a number that is not above 125. NaN counts as the least one.
-pub(super) fn logistic(p: f32) -> f32 {
-    let x = p.max(-127.0);
-    let rounded = x + ROUNDS;
-    1.0 / (power_of_two(rounded, x - (rounded - ROUNDS)) + 1.0)
+/// 1 / (1 + 2ˣʷ), whose power is from -125 to 125. NaN makes any number.
+pub(super) fn logistic(x: f32, w: f32) -> f32 {
+    let rounded = x.mul_add(w, ROUNDS);
+    1.0 / (power_of_two(rounded, x.mul_add(w, ROUNDS - rounded)) + 1.0)
 }
 
 /// e to the power of `d`, which is not above 0: 0 below -87.4 and where it would be no normal number. Off by 1.4e-8 · d of it at most,
@@ -125,11 +124,6 @@ pub(super) fn raised(d: f32) -> f32 {
 /// The number, but 0 of what is too small to be normal.
 pub(super) fn normal(x: f32) -> f32 {
     if x.abs() < f32::MIN_POSITIVE { 0.0 } else { x }
-}
-
-/// The larger one of a number and a limit; NaN if the number is.
-pub(super) fn at_least(x: f32, limit: f32) -> f32 {
-    if x.is_nan() { x } else { x.max(limit) }
 }
 
 /// The larger one; NaN if either is.
