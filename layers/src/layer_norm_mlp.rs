@@ -6,7 +6,8 @@ use crate::layer_norm_linear::{
     LayerNormLinearSaved,
 };
 use crate::linear::{
-    self, GradientPlace, Gradients, Linear, LinearConfig, OutputGradient, Parameters, Place, Product, Saved, Source, fits,
+    self, GradientPlace, Gradients, Linear, LinearConfig, OutputGradient, Parameters, Place,
+    Product, Saved, Source, fits,
 };
 use crate::overlap::Flags;
 use crate::scratch::Lent;

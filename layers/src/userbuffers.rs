@@ -293,7 +293,10 @@ impl Userbuffers {
         Ok(Userbuffers(Arc::new(Shared {
             gathered: rank.allocate("gathered", [gathered * world as usize, columns])?,
             gradients: (
-                rank.allocate("gradients", [arguments.gradients() * world as usize, columns])?,
+                rank.allocate(
+                    "gradients",
+                    [arguments.gradients() * world as usize, columns],
+                )?,
                 AtomicU64::new(0),
             ),
             scales: arguments

@@ -166,7 +166,10 @@ fn copied(job: &Job, q: &Quantised) -> Vec<u8> {
     let [columns, rows] = q.shape;
     let of_piece = |first| (0..columns).map(move |column| column * rows + first);
     let firsts = (0..rows).step_by(piece).flat_map(of_piece);
-    firsts.flat_map(|first| &q.codes[first..first + piece]).copied().collect()
+    firsts
+        .flat_map(|first| &q.codes[first..first + piece])
+        .copied()
+        .collect()
 }
 
 /// The scales of pieces, with the padding that their order has.

@@ -91,7 +91,11 @@ fn of_rank(rank: &Communicator, which: Which) -> Result<(), Error> {
         let (found, behind) = rest.split_at(own * side);
         assert!(found == wanted, "{rows} rows on rank {}", rank.rank());
         let untouched = before.iter().chain(behind).all(|bits| *bits == 0xffff);
-        assert!(untouched, "{rows} rows: beside those of rank {}", rank.rank());
+        assert!(
+            untouched,
+            "{rows} rows: beside those of rank {}",
+            rank.rank()
+        );
         assert!(bits(&held.read()?).iter().all(|bits| *bits != 0xffff));
         rank.barrier()?;
     }
@@ -102,7 +106,9 @@ fn of_rank(rank: &Communicator, which: Which) -> Result<(), Error> {
 fn in_worlds(worlds: impl IntoIterator<Item = Ranks>) {
     for world in worlds {
         for which in ALL {
-            fine(Communicator::each(&world.ranks, |rank| of_rank(rank, which)));
+            fine(Communicator::each(&world.ranks, |rank| {
+                of_rank(rank, which)
+            }));
         }
         println!("  sums in memory of ranks' own: {}", world.told);
     }
@@ -127,7 +133,8 @@ fn what_peers_address_is_refused() {
             let builder = rank.op(&program).first_options().up_to(256, 256, 256);
             rank.reserve(2 * builder.workspace()?.heap + (8 << 20))?;
             let op = builder.build()?;
-            let (x, w) = (rank.zeros::<bf16>([256, 256])?, rank.zeros([256, 256])?);
+            let x = rank.zeros::<bf16>([256, 256])?;
+            let w = rank.zeros::<bf16>([256, 256])?;
             let mut y = rank.zeros::<bf16>([128, 256])?;
             let launch = op.on(rank).tensor("x", &x).tensor("w", &w);
             let told = launch.tensor("y", &mut y).launch().expect_err("refused");

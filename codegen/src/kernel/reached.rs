@@ -46,9 +46,7 @@ impl Kernel {
         for role in &self.roles {
             visit(&role.body, &mut |op| {
                 let mut regions = op.kind.regions();
-                read |= regions.any(|(of, access)| {
-                    of.buffer == tensor && access != Access::Write
-                });
+                read |= regions.any(|(of, access)| of.buffer == tensor && access != Access::Write);
             });
         }
         !read

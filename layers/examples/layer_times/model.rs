@@ -5,10 +5,10 @@ use crate::case::{HISTORY, Job, Module};
 use counterflow::{Communicator, Error, Tensor, prelude::bf16};
 use counterflow_layers::overlap::Flags;
 use counterflow_layers::{
-    Activation, GradientPlace, Gradients, LayerNormLinear, LayerNormLinearConfig, LayerNormLinearGradients,
-    LayerNormLinearParameters, LayerNormMlp, LayerNormMlpConfig, LayerNormMlpGradients,
-    LayerNormMlpParameters, Linear, LinearConfig, Norm, Normalization, Parameters, Product,
-    Userbuffers,
+    Activation, GradientPlace, Gradients, LayerNormLinear, LayerNormLinearConfig,
+    LayerNormLinearGradients, LayerNormLinearParameters, LayerNormMlp, LayerNormMlpConfig,
+    LayerNormMlpGradients, LayerNormMlpParameters, Linear, LinearConfig, Norm, Normalization,
+    Parameters, Product, Userbuffers,
 };
 
 /// The layers of a module.

@@ -98,7 +98,9 @@ impl Linear {
         let (most, columns) = (self.userbuffers.shape()[0], x.shape()[1]);
         let [lines, line] = LINE.scales([rows, columns]);
         let most_scales = blocks(columns) * most.next_multiple_of(4);
-        let codes = self.userbuffers.lend_codes([rows, columns], most * columns)?;
+        let codes = self
+            .userbuffers
+            .lend_codes([rows, columns], most * columns)?;
         let scales = Arc::new(self.lend_scales(lines, line, most_scales)?);
         let mut coded = Coded::own(cast.to(), &codes, &scales, LINE)?;
         let (world, piece) = (self.rank().world() as usize, self.each(rows));

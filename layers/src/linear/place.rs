@@ -123,9 +123,6 @@ impl Linear {
     /// [`Error::Usage`] for more rows than the buffers have.
     pub fn gradient_place(&self, rows: usize) -> Result<GradientPlace, Error> {
         let mut place = self.next_gradient(rows)?;
-        if cfg!(debug_assertions) {
-            place.fill(0xff)?;
-        }
         self.has_come(&mut place);
         Ok(place)
     }
@@ -133,10 +130,10 @@ impl Linear {
     /// That place before anything is written there: what is there now may be needed first. Behind that it [has come](Linear::has_come).
     pub(crate) fn next_gradient(&self, rows: usize) -> Result<GradientPlace, Error> {
         exceeds(rows, self.userbuffers.shape()[0])?;
-        let own = self.rank().shard(self.rank().rank(), rows);
-        if !self.gathers_gradients() || own.is_empty() {
+        if !self.gathers_gradients() {
             return self.lend_output(rows).map(GradientPlace::of);
         }
+        let own = self.rank().shard(self.rank().rank(), rows);
         let place = self.gradients(rows)?.rows(own)?;
         Ok(GradientPlace {
             memory: self.rank().tensor_of(&place)?.into(),

@@ -68,11 +68,7 @@ impl Source for Tensor<bf16> {
 
 impl Linear {
     /// Puts this rank's rows of the input into the buffer that they are gathered in.
-    pub(super) fn put(
-        &self,
-        rows: usize,
-        source: &dyn Source,
-    ) -> Result<UserBuffer<bf16>, Error> {
+    pub(super) fn put(&self, rows: usize, source: &dyn Source) -> Result<UserBuffer<bf16>, Error> {
         let rank = self.rank();
         let whole = self.each(rows) * rank.world() as usize;
         let all = self.userbuffers.gathered([whole, self.sides[1]])?;

@@ -229,10 +229,7 @@ fn layers_keep_their_own_settings() {
 #[test]
 fn sizes_beyond_32_bits() {
     let arguments = Initialize::new([1 << 20, 1 << 16], 8);
-    assert_eq!(
-        arguments.heap_bytes(),
-        2 * (1 << 16) * 2 * (1 << 20)
-    );
+    assert_eq!(arguments.heap_bytes(), 2 * (1 << 16) * 2 * (1 << 20));
     assert!(GradientSum::heap_bytes(1 << 33, 2) >= (2 * 4) << 33);
 }
 

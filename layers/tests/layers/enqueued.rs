@@ -6,10 +6,10 @@ use super::{each, userbuffers_of};
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Tensor};
 use counterflow_layers::{
-    Activation, DelayedScaling, Float8BlockScaling, Gradients, LayerNormLinear, LayerNormLinearConfig,
-    LayerNormLinearGradients, LayerNormLinearParameters, LayerNormMlp, LayerNormMlpConfig,
-    LayerNormMlpGradients, LayerNormMlpParameters, Linear, LinearConfig, Norm, Normalization,
-    Parameters, QuantizationMode, Recipe, Userbuffers,
+    Activation, DelayedScaling, Float8BlockScaling, Gradients, LayerNormLinear,
+    LayerNormLinearConfig, LayerNormLinearGradients, LayerNormLinearParameters, LayerNormMlp,
+    LayerNormMlpConfig, LayerNormMlpGradients, LayerNormMlpParameters, Linear, LinearConfig, Norm,
+    Normalization, Parameters, QuantizationMode, Recipe, Userbuffers,
 };
 use std::sync::Arc;
 use std::time::Instant;
@@ -197,8 +197,12 @@ fn mlp(
 }
 
 /// Some layers, with or without overlap, in steps that are a first microbatch's or not.
-type Layers =
-    fn(&Userbuffers, Option<Recipe>, (bool, &[Option<bool>]), &mut Counter<'_>) -> Result<(), Error>;
+type Layers = fn(
+    &Userbuffers,
+    Option<Recipe>,
+    (bool, &[Option<bool>]),
+    &mut Counter<'_>,
+) -> Result<(), Error>;
 
 /// The layers of these tests, by name.
 pub const LAYERS: [(&str, Layers); 2] = [("qkv and proj", qkv_and_proj), ("SwiGLU MLP", mlp)];
@@ -312,7 +316,10 @@ fn a_step_copies_no_more_bytes_than_this() {
                 let wanted = if world == 1 { 0 } else { wanted };
                 let found = each(world, run).expect("ranks");
                 let told = format!("{name}, {recipe:?}, {world} ranks, overlap {on}");
-                assert!(found.iter().all(|bytes| *bytes == wanted), "{found:?}: {told}");
+                assert!(
+                    found.iter().all(|bytes| *bytes == wanted),
+                    "{found:?}: {told}"
+                );
             }
         }
     }

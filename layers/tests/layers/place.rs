@@ -76,7 +76,10 @@ impl Case<'_> {
         let copied = rank.enqueued().copied_bytes - before.copied_bytes;
         step.map_or(Ok(()), |step| step.end())?;
         done?;
-        let of_x = dx.read()?.into_iter().map(|value| u32::from(value.to_bits()));
+        let of_x = dx
+            .read()?
+            .into_iter()
+            .map(|value| u32::from(value.to_bits()));
         let bits: Vec<u32> = of_x
             .chain(of_weight.read()?.into_iter().map(f32::to_bits))
             .collect();
@@ -152,10 +155,20 @@ fn a_place_whose_contents_are_gone_is_refused() {
         let dy = random(rank, layer.output_shape(MOST), 7)?;
         let first = place(&layer, MOST, &dy)?;
         let second = place(&layer, MOST, &dy)?;
-        let mut told = vec![case(MOST).with(&first).expect_err("another place").to_string()];
+        let mut told = vec![
+            case(MOST)
+                .with(&first)
+                .expect_err("another place")
+                .to_string(),
+        ];
         case(MOST).with(&second)?;
         case(MOST).with(&dy)?;
-        told.push(case(MOST).with(&second).expect_err("another gradient").to_string());
+        told.push(
+            case(MOST)
+                .with(&second)
+                .expect_err("another gradient")
+                .to_string(),
+        );
         let fewer = place(&layer, 16, &random(rank, layer.output_shape(16), 7)?)?;
         case(16).with(&fewer)?;
         assert!(layer.gradient_place(MOST + 1).is_err(), "too many rows");

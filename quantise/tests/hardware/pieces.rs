@@ -9,7 +9,12 @@ use float8::F8E4M3;
 use half::bf16;
 
 /// Rows, columns, and rows of a piece: all of them as well.
-const CASES: [[usize; 3]; 4] = [[512, 272, 128], [512, 272, 256], [384, 16, 384], [768, 144, 256]];
+const CASES: [[usize; 3]; 4] = [
+    [512, 272, 128],
+    [512, 272, 256],
+    [384, 16, 384],
+    [768, 144, 256],
+];
 
 fn bits(codes: &[F8E4M3]) -> Vec<u8> {
     codes.iter().map(|code| code.to_bits()).collect()
@@ -17,7 +22,11 @@ fn bits(codes: &[F8E4M3]) -> Vec<u8> {
 
 fn are_those_of_their_rows(rank: &Communicator) -> Result<(), Error> {
     let scaling = Scaling::Current(Granularity::BLOCK_1X128);
-    let recipe = Recipe::new(ScaleRule::transformer_engine(Fp8::E4M3), scaling, Dtype::Bf16);
+    let recipe = Recipe::new(
+        ScaleRule::transformer_engine(Fp8::E4M3),
+        scaling,
+        Dtype::Bf16,
+    );
     let quantiser = Quantiser::build(rank, recipe.with_transposed(), [768, 272])?;
     for [rows, columns, piece] in CASES {
         let mut numbers = Numbers::new((rows + columns + piece) as u64);
@@ -34,7 +43,9 @@ fn are_those_of_their_rows(rank: &Communicator) -> Result<(), Error> {
         of_pieces.fill(0xaa)?;
         let launch = quantiser.on(rank, [rows, columns]).x(&x);
         let launch = launch.codes(&mut codes).scales(&mut scales);
-        let launch = launch.transposed(&mut pieces).transposed_scales(&mut of_pieces);
+        let launch = launch
+            .transposed(&mut pieces)
+            .transposed_scales(&mut of_pieces);
         launch.pieces(piece).launch()?.wait()?;
         for number in 0..rows / piece {
             let own = x.rows(number * piece..(number + 1) * piece)?;
@@ -45,12 +56,21 @@ fn are_those_of_their_rows(rank: &Communicator) -> Result<(), Error> {
             let launch = quantiser.on(rank, [piece, columns]).x(&own);
             let launch = launch.codes(&mut own_codes).scales(&mut own_scales);
             let launch = launch.transposed(&mut turned);
-            launch.transposed_scales(&mut turned_scales).launch()?.wait()?;
+            launch
+                .transposed_scales(&mut turned_scales)
+                .launch()?
+                .wait()?;
             let told = format!("{rows} x {columns}, piece {number} of {piece} rows");
             let found = codes.rows(number * piece..(number + 1) * piece)?;
-            assert!(bits(&found.read()?) == bits(&own_codes.read()?), "{told}: codes");
+            assert!(
+                bits(&found.read()?) == bits(&own_codes.read()?),
+                "{told}: codes"
+            );
             let found = pieces.rows(number * columns..(number + 1) * columns)?;
-            assert!(bits(&found.read()?) == bits(&turned.read()?), "{told}: on their side");
+            assert!(
+                bits(&found.read()?) == bits(&turned.read()?),
+                "{told}: on their side"
+            );
             let lines = turned_scales.shape()[0];
             let found = of_pieces.rows(number * lines..(number + 1) * lines)?;
             assert_eq!(found.read()?, turned_scales.read()?, "{told}: scales");
@@ -60,7 +80,10 @@ fn are_those_of_their_rows(rank: &Communicator) -> Result<(), Error> {
     for rows in [0, 64, 384] {
         let launch = quantiser.on(rank, [512, 16]).x(&x).pieces(rows);
         let told = launch.launch().expect_err("no such pieces").to_string();
-        assert_eq!(told, format!("a transposed copy of 512 rows in pieces of {rows}"));
+        assert_eq!(
+            told,
+            format!("a transposed copy of 512 rows in pieces of {rows}")
+        );
     }
     Ok(())
 }
