@@ -1,0 +1,157 @@
+//! What variants of a schedule have in common, whatever their choices: made once for all of them.
+
+use super::oversized;
+use crate::diag::{Diagnostic, Diagnostics, Rule};
+use crate::encoded::{distinct_operands, encoded};
+use crate::kernel::Kernel;
+use crate::order::TileOrder;
+use crate::own_terms::with_own_terms;
+use crate::program::{
+    Block, Choice, ItemOrder, Program, RoleKind, Setting, StmtKind, Tunable, Var,
+};
+use crate::shape::MAX_WORLD;
+use crate::variant::Variant;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::choices::MOST;
+use super::placer::Comm;
+
+/// A schedule with the types, layout and world of its variants. [`Written::lower`] settles the choices.
+///
+/// ```
+/// use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, tune};
+/// use counterflow_codegen::dtype::Dtype;
+/// use counterflow_codegen::lower::{Written, lower};
+/// use counterflow_codegen::variant::Variant;
+///
+/// let mut s = ScheduleBuilder::new("gemm");
+/// let [x, w] = ["x", "w"].map(|name| s.local(name, Dtype::Bf16));
+/// let y = s.out("y", Dtype::Bf16);
+/// let tiles = s.tiles("tiles", y, tune([(128, 256), (128, 128)]));
+/// s.gemm(GemmOptions::default(), |s| {
+///     s.for_items("t", tiles.grouped(tune([8, 4])), |s, t| s.store(y.at(t), s.dot(x.at(t), w.at(t))));
+/// });
+/// let program = s.finish();
+/// let base = Variant::new(1);
+/// let written = Written::new(&program, &base)?;
+/// for tile in [(128, 256), (128, 128)] {
+///     let variant = base.clone().set("tiles", tile);
+///     assert_eq!(written.lower(&variant.choices)?.text(), lower(&program, &variant)?.text());
+/// }
+/// assert!(written.orders_only("t.grouped") && !written.orders_only("tiles"));
+/// println!("{:?}", written.orders(&base.set("t.grouped", 4).choices));
+/// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Written {
+    pub(super) program: Arc<Program>,
+    base: Variant,
+    /// Loops over items whose order is an open choice, with the choice's index.
+    orders: Vec<(Var, u16)>,
+}
+
+impl Written {
+    /// `program` with the types, layout and world of `base`. What `base` chooses does not matter.
+    ///
+    /// # Errors
+    /// What has no meaning in any choice: a world or a program that is too large, types and scales that the program has no place for.
+    pub fn new(program: &Program, base: &Variant) -> Result<Written, Diagnostics> {
+        let mut found = Vec::new();
+        if base.world == 0 || base.world > MAX_WORLD {
+            found.push(
+                Diagnostic::new(Rule::Shape, None, format!("the world is {}", base.world))
+                    .hint(format!("a world has 1 to {MAX_WORLD} ranks")),
+            );
+        }
+        oversized(program, &mut found);
+        Diagnostics::check(std::mem::take(&mut found), ())?;
+        let program = &*program.tabulated(base.world);
+        found.extend(distinct_operands(program, base).err());
+        Diagnostics::check(found, ())?;
+        let program = with_own_terms(encoded(program, base)?).into_owned();
+        let orders = program.stmts().filter_map(|stmt| match &stmt.kind {
+            StmtKind::ForItems { var, items, .. } => match items.order {
+                ItemOrder::Grouped(Choice::Open(choice)) => Some((*var, choice)),
+                ItemOrder::Grouped(Choice::Fixed(_)) | ItemOrder::Tile(_) => None,
+            },
+            StmtKind::ForRanks { .. }
+            | StmtKind::If { .. }
+            | StmtKind::Wait { .. }
+            | StmtKind::Signal { .. }
+            | StmtKind::Copy { .. }
+            | StmtKind::Dot { .. }
+            | StmtKind::Sum { .. }
+            | StmtKind::Load { .. }
+            | StmtKind::Store { .. } => None,
+        });
+        Ok(Written {
+            orders: orders.collect(),
+            program: Arc::new(program),
+            base: base.clone(),
+        })
+    }
+
+    /// The kernel with these choices. An absent one has its first option.
+    ///
+    /// # Errors
+    /// As [`lower`](super::lower).
+    pub fn lower(&self, choices: &BTreeMap<String, Setting>) -> Result<Kernel, Diagnostics> {
+        let variant = Variant {
+            choices: choices.clone(),
+            ..self.base.clone()
+        };
+        self.lower_with(&variant, Comm::Joined)
+    }
+
+    /// True if kernels that differ in the choice of that name alone differ only in the order of their tiles, and each option is one.
+    pub fn orders_only(&self, name: &str) -> bool {
+        let group = |option: &Setting| matches!(option, Setting::One(1..=MOST));
+        let mut named = (0..).zip(&self.program.tunables);
+        let mut named = named.by_ref().filter(|(_, of)| of.name == name).peekable();
+        named.peek().is_some()
+            && named.all(|(choice, Tunable { options, .. })| {
+                let orders = self.orders.iter().any(|(_, of)| *of == choice);
+                orders && !self.decides(choice) && options.iter().all(group)
+            })
+    }
+
+    /// The order of the tiles of each loop that leaves it open, with these choices.
+    pub fn orders(&self, choices: &BTreeMap<String, Setting>) -> Vec<(Var, TileOrder)> {
+        let each = self.orders.iter().filter_map(|(var, choice)| {
+            let Tunable { name, options, .. } = self.program.tunables.get(usize::from(*choice))?;
+            match choices.get(name).or(options.first())? {
+                Setting::One(group) => Some((*var, TileOrder::Grouped(*group))),
+                Setting::Pair(..) => None,
+            }
+        });
+        each.collect()
+    }
+
+    /// True if an open choice is anything but an order: a side of items, or an option of CTAs.
+    fn decides(&self, choice: u16) -> bool {
+        let is = |of: &Choice| *of == Choice::Open(choice);
+        let sides = self.program.partitions.iter().any(|of| match &of.block {
+            Block::Chunks { rows: of }
+            | Block::Panels { columns: of }
+            | Block::Tiles { shape: of } => is(of),
+        });
+        let mut roles = self.program.roles.iter();
+        sides
+            || roles.any(|role| match &role.kind {
+                RoleKind::Gemm {
+                    k,
+                    cluster,
+                    split,
+                    stages,
+                    subtiles,
+                    ping_pong,
+                } => {
+                    let all = [k, cluster, split, stages, subtiles, ping_pong];
+                    all.into_iter().flatten().any(is)
+                }
+                RoleKind::Comm { ctas } => is(ctas),
+                RoleKind::SpareWarps | RoleKind::CopyEngine => false,
+            })
+    }
+}
