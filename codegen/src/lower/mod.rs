@@ -1,4 +1,5 @@
-//! Program × Variant → Kernel: settles choices, matches dimensions, places statements and infers credits.
+//! Program × Variant → Kernel: settles choices, matches dimensions, places statements and infers credits. [`Written`] is the program
+//! before its choices are settled.
 //!
 //! It reports all mistakes of a program together, each at its statement.
 

@@ -1,6 +1,8 @@
-//! What variants of a schedule have in common, whatever their choices: made once for all of them.
+//! The part of lowering that no choice changes, made once for thousands of variants.
 
+use super::choices::MOST;
 use super::oversized;
+use super::placer::Comm;
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::encoded::{distinct_operands, encoded};
 use crate::kernel::Kernel;
@@ -13,9 +15,6 @@ use crate::shape::MAX_WORLD;
 use crate::variant::Variant;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-use super::choices::MOST;
-use super::placer::Comm;
 
 /// A schedule with the types, layout and world of its variants. [`Written::lower`] settles the choices.
 ///
@@ -52,10 +51,10 @@ pub struct Written {
 }
 
 impl Written {
-    /// `program` with the types, layout and world of `base`. What `base` chooses does not matter.
+    /// `program` with the types, layout and world of `base`. The choices of `base` count for nothing.
     ///
     /// # Errors
-    /// What has no meaning in any choice: a world or a program that is too large, types and scales that the program has no place for.
+    /// Mistakes that no choice mends: a world or a program that is too large, types and scales that the program has no place for.
     pub fn new(program: &Program, base: &Variant) -> Result<Written, Diagnostics> {
         let mut found = Vec::new();
         if base.world == 0 || base.world > MAX_WORLD {
@@ -104,19 +103,21 @@ impl Written {
         self.lower_with(&variant, Comm::Joined)
     }
 
-    /// True if kernels that differ in the choice of that name alone differ only in the order of their tiles, and each option is one.
+    /// True if kernels that differ in the choice of that name alone differ only in the order of their tiles, and every option is a
+    /// legal order.
     pub fn orders_only(&self, name: &str) -> bool {
-        let group = |option: &Setting| matches!(option, Setting::One(1..=MOST));
-        let mut named = (0..).zip(&self.program.tunables);
-        let mut named = named.by_ref().filter(|(_, of)| of.name == name).peekable();
-        named.peek().is_some()
-            && named.all(|(choice, Tunable { options, .. })| {
-                let orders = self.orders.iter().any(|(_, of)| *of == choice);
-                orders && !self.decides(choice) && options.iter().all(group)
-            })
+        let all = (0..).zip(&self.program.tunables);
+        let named: Vec<_> = all.filter(|(_, tunable)| tunable.name == name).collect();
+        let is_order = |(choice, tunable): &(u16, &Tunable)| {
+            let mut options = tunable.options.iter();
+            self.orders.iter().any(|(_, of)| of == choice)
+                && !self.decides(*choice)
+                && options.all(|option| matches!(option, Setting::One(1..=MOST)))
+        };
+        !named.is_empty() && named.iter().all(is_order)
     }
 
-    /// The order of the tiles of each loop that leaves it open, with these choices.
+    /// The order of tiles of each loop that leaves it open, by the loop's variable, with these choices.
     pub fn orders(&self, choices: &BTreeMap<String, Setting>) -> Vec<(Var, TileOrder)> {
         let each = self.orders.iter().filter_map(|(var, choice)| {
             let Tunable { name, options, .. } = self.program.tunables.get(usize::from(*choice))?;

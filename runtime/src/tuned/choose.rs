@@ -2,16 +2,15 @@
 //! favourite.
 
 use super::choices::{combinations, moves};
-use super::rank::{Ranking, lowered, time};
+use super::rank::{Ranking, Reordered, lowered, time};
 use super::table::{Key, Tuned, Winner};
 use crate::error::Error;
 use crate::warps::warps;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::{Written, lower};
 use counterflow_codegen::machine::Machine;
-use counterflow_codegen::order::TileOrder;
 use counterflow_codegen::plan::Plan;
-use counterflow_codegen::program::{PartitionId, Program, Var};
+use counterflow_codegen::program::{PartitionId, Program};
 use counterflow_codegen::shape::{Geometry, Shape};
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
@@ -97,7 +96,7 @@ pub(crate) fn select_of(
         ..variant.clone()
     };
     let written = Written::new(program, &seen(base))?;
-    // Both lists planned it already, unless one rank stood for all.
+    // Its plan was verified already, unless one rank stood for all.
     let proven = |variant: &Variant| {
         let kernel = verify::kernel(lower(program, variant)?)?;
         if world != base.world {
@@ -136,7 +135,7 @@ pub(crate) fn select_of(
     let variants = combinations(program, base, &BTreeMap::new());
     let mut ranking = Ranking::of_variants((&written, &variants), shape, machine);
     // Each kernel goes before the next one comes: thousands at a time are memory that no cache holds.
-    for alike in reordered(&written, &variants, base) {
+    for alike in groups(&written, &variants, base) {
         match lowered(&written, &variants[alike[0].0]) {
             Ok(kernel) => match admits(&kernel) {
                 Ok(()) => ranking.add(&kernel, &alike),
@@ -183,13 +182,9 @@ pub(crate) fn select_of(
     }))
 }
 
-/// Indices of all combinations of the choices that `base` leaves open, those together whose kernels differ in the order of tiles
-/// alone, each with its orders. Who comes first among them comes before the first of the next ones.
-fn reordered(
-    written: &Written,
-    variants: &[Variant],
-    base: &Variant,
-) -> Vec<Vec<(usize, Vec<(Var, TileOrder)>)>> {
+/// The variants in groups whose kernels differ in the order of tiles alone, each variant with its orders. Groups are in the order of
+/// their first variants.
+fn groups(written: &Written, variants: &[Variant], base: &Variant) -> Vec<Vec<Reordered>> {
     let orders: Vec<&String> = variants.first().map_or_else(Vec::new, |first| {
         let open = first.choices.keys();
         let open = open.filter(|name| !base.choices.contains_key(*name));

@@ -130,16 +130,20 @@ pub struct Ranking<'a> {
     open: BinaryHeap<Reverse<Standing>>,
     /// The kernels that were examined closely.
     settled: Vec<Option<Settled>>,
-    /// Kernels that were examined closely so far.
+    /// Number of kernels that were examined closely.
     examined: usize,
+    /// The first rejection, with the place of its kernel in the order of examination: 0 for those that have no outline.
     refused: Option<(usize, Error)>,
 }
+
+/// Index of a kernel, with the orders of tiles in which it differs from another one.
+pub(super) type Reordered = (usize, Vec<(Var, TileOrder)>);
 
 /// A prediction, of a plan that is not verified yet.
 #[derive(Clone, Copy, Debug)]
 struct Settled {
     seconds: f64,
-    /// Number of kernels that were examined before, this one included.
+    /// Place in the order of examination, from 1.
     nth: usize,
 }
 
@@ -226,13 +230,8 @@ impl<'a> Ranking<'a> {
         }
     }
 
-    /// Places a kernel by its outline, in each of those orders of tiles: for which of the kernels, and the orders that differ from
-    /// this one's.
-    pub(super) fn add(
-        &mut self,
-        kernel: &Checked<Kernel>,
-        orders: &[(usize, Vec<(Var, TileOrder)>)],
-    ) {
+    /// Places a kernel by its outline, once for each kernel that differs from it in those orders of tiles alone.
+    pub(super) fn add(&mut self, kernel: &Checked<Kernel>, orders: &[Reordered]) {
         match Outlines::new(kernel, self.shape, &self.hot) {
             Ok(outlines) => {
                 let worth = worth_asking(kernel, &outlines.grid(), self.machine);
