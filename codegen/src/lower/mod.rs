@@ -14,20 +14,21 @@ mod places;
 mod slabs;
 mod written;
 
-use crate::diag::{Diagnostic, Diagnostics, Rule};
+use crate::diag::Diagnostics;
 use crate::kernel::{Counter, Kernel, Purpose};
-use crate::program::Program;
+use crate::program::{Program, Setting};
 use crate::variant::Variant;
 use mistake::mistake;
 use placer::Comm;
+use std::collections::BTreeMap;
 
 pub use written::Written;
 
 /// The kernel of `program` with the decisions of `variant`.
 ///
 /// # Errors
-/// Everything in the program that has no meaning in its place ([`Rule::Language`]), and every illegal choice, world
-/// size or type ([`Rule::Shape`]).
+/// Everything in the program that has no meaning in its place ([`Rule::Language`](crate::diag::Rule::Language)), and every
+/// illegal choice, world size or type ([`Rule::Shape`](crate::diag::Rule::Shape)).
 pub fn lower(program: &Program, variant: &Variant) -> Result<Kernel, Diagnostics> {
     Written::new(program, variant)?.lower_with(variant, Comm::Joined)
 }
@@ -51,6 +52,18 @@ pub fn apart(program: &Program, variant: &Variant) -> Result<Kernel, Diagnostics
 }
 
 impl Written {
+    /// The kernel with these choices. An absent one has its first option.
+    ///
+    /// # Errors
+    /// As [`lower`].
+    pub fn lower(&self, choices: &BTreeMap<String, Setting>) -> Result<Kernel, Diagnostics> {
+        let variant = Variant {
+            choices: choices.clone(),
+            ..self.base.clone()
+        };
+        self.lower_with(&variant, Comm::Joined)
+    }
+
     fn lower_with(&self, variant: &Variant, comm: Comm) -> Result<Kernel, Diagnostics> {
         let (program, mut found) = (&*self.program, Vec::new());
         let choices = choices::settle(program, variant, &mut found);
@@ -104,26 +117,3 @@ impl Written {
 
 /// The most entries of a table. Ids have 16 bits, and inferred credits take some of them.
 const MOST_STATEMENTS: usize = 8192;
-
-/// Ids are 16 bits wide. A program that does not fit is rejected before any of them is used.
-fn oversized(program: &Program, found: &mut Vec<Diagnostic>) {
-    let tables = [
-        ("tensors", program.tensors.len()),
-        ("partitions", program.partitions.len()),
-        ("counter sets", program.counters.len()),
-        ("open choices", program.tunables.len()),
-        ("loops", program.vars.len()),
-        ("accumulators", program.accs.len()),
-    ];
-    const MOST: usize = 4096;
-    for (what, count) in tables.into_iter().filter(|(_, count)| *count > MOST) {
-        found.push(
-            Diagnostic::new(
-                Rule::Language,
-                program.at,
-                format!("{} has {count} {what}", program.name),
-            )
-            .hint(format!("at most {MOST}")),
-        );
-    }
-}

@@ -1,11 +1,8 @@
 //! The part of lowering that no choice changes, made once for thousands of variants.
 
 use super::choices::MOST;
-use super::oversized;
-use super::placer::Comm;
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::encoded::{distinct_operands, encoded};
-use crate::kernel::Kernel;
 use crate::order::TileOrder;
 use crate::own_terms::with_own_terms;
 use crate::program::{
@@ -45,7 +42,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Written {
     pub(super) program: Arc<Program>,
-    base: Variant,
+    pub(super) base: Variant,
     /// Loops over items whose order is an open choice, with the choice's index.
     orders: Vec<(Var, u16)>,
 }
@@ -89,18 +86,6 @@ impl Written {
             program: Arc::new(program),
             base: base.clone(),
         })
-    }
-
-    /// The kernel with these choices. An absent one has its first option.
-    ///
-    /// # Errors
-    /// As [`lower`](super::lower).
-    pub fn lower(&self, choices: &BTreeMap<String, Setting>) -> Result<Kernel, Diagnostics> {
-        let variant = Variant {
-            choices: choices.clone(),
-            ..self.base.clone()
-        };
-        self.lower_with(&variant, Comm::Joined)
     }
 
     /// True if kernels that differ in the choice of that name alone differ only in the order of their tiles, and every option is a
@@ -154,5 +139,28 @@ impl Written {
                 RoleKind::Comm { ctas } => is(ctas),
                 RoleKind::SpareWarps | RoleKind::CopyEngine => false,
             })
+    }
+}
+
+/// Ids are 16 bits wide. A program that does not fit is rejected before any of them is used.
+fn oversized(program: &Program, found: &mut Vec<Diagnostic>) {
+    let tables = [
+        ("tensors", program.tensors.len()),
+        ("partitions", program.partitions.len()),
+        ("counter sets", program.counters.len()),
+        ("open choices", program.tunables.len()),
+        ("loops", program.vars.len()),
+        ("accumulators", program.accs.len()),
+    ];
+    const MOST: usize = 4096;
+    for (what, count) in tables.into_iter().filter(|(_, count)| *count > MOST) {
+        found.push(
+            Diagnostic::new(
+                Rule::Language,
+                program.at,
+                format!("{} has {count} {what}", program.name),
+            )
+            .hint(format!("at most {MOST}")),
+        );
     }
 }
