@@ -5,6 +5,7 @@ mod backward;
 mod builder;
 #[path = "../common/candidates.rs"]
 mod candidates;
+mod choice;
 #[path = "../common/constants.rs"]
 mod constants;
 mod families;

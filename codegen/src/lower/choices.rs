@@ -184,7 +184,7 @@ impl Choices<'_> {
 }
 
 /// The largest number of a choice. Larger blocks have no use, and products of two numbers fit in 32 bits.
-const MOST: u32 = 1 << 16;
+pub(super) const MOST: u32 = 1 << 16;
 
 /// The settings of two loops of one role, if they agree. What is given replaces a default.
 pub(super) fn same_ctas(a: RoleKind, b: RoleKind, whole_row: u32) -> Option<RoleKind> {

@@ -1,4 +1,5 @@
-//! Program × Variant → Kernel: settles choices, matches dimensions, places statements and infers credits.
+//! Program × Variant → Kernel: settles choices, matches dimensions, places statements and infers credits. [`Written`] is the program
+//! before its choices are settled.
 //!
 //! It reports all mistakes of a program together, each at its statement.
 
@@ -11,25 +12,25 @@ mod mistake;
 mod placer;
 mod places;
 mod slabs;
+mod written;
 
-use crate::diag::{Diagnostic, Diagnostics, Rule};
-use crate::encoded::{distinct_operands, encoded};
+use crate::diag::Diagnostics;
 use crate::kernel::{Counter, Kernel, Purpose};
-use crate::own_terms::with_own_terms;
-use crate::program::Program;
-use crate::shape::MAX_WORLD;
+use crate::program::{Program, Setting};
 use crate::variant::Variant;
 use mistake::mistake;
 use placer::Comm;
-use std::sync::Arc;
+use std::collections::BTreeMap;
+
+pub use written::Written;
 
 /// The kernel of `program` with the decisions of `variant`.
 ///
 /// # Errors
-/// Everything in the program that has no meaning in its place ([`Rule::Language`]), and every illegal choice, world
-/// size or type ([`Rule::Shape`]).
+/// Everything in the program that has no meaning in its place ([`Rule::Language`](crate::diag::Rule::Language)), and every
+/// illegal choice, world size or type ([`Rule::Shape`](crate::diag::Rule::Shape)).
 pub fn lower(program: &Program, variant: &Variant) -> Result<Kernel, Diagnostics> {
-    lower_with(program, variant, Comm::Joined)
+    Written::new(program, variant)?.lower_with(variant, Comm::Joined)
 }
 
 /// As [`lower`], but each `#[comm]` loop is a role with CTAs of its own. For predictions: nothing emits such a kernel.
@@ -47,95 +48,72 @@ pub fn lower(program: &Program, variant: &Variant) -> Result<Kernel, Diagnostics
 /// # Errors
 /// As [`lower`].
 pub fn apart(program: &Program, variant: &Variant) -> Result<Kernel, Diagnostics> {
-    lower_with(program, variant, Comm::Apart)
+    Written::new(program, variant)?.lower_with(variant, Comm::Apart)
 }
 
-fn lower_with(program: &Program, variant: &Variant, comm: Comm) -> Result<Kernel, Diagnostics> {
-    let mut found = Vec::new();
-    if variant.world == 0 || variant.world > MAX_WORLD {
-        found.push(
-            Diagnostic::new(Rule::Shape, None, format!("the world is {}", variant.world))
-                .hint(format!("a world has 1 to {MAX_WORLD} ranks")),
+impl Written {
+    /// The kernel with these choices. An absent one has its first option.
+    ///
+    /// # Errors
+    /// As [`lower`].
+    pub fn lower(&self, choices: &BTreeMap<String, Setting>) -> Result<Kernel, Diagnostics> {
+        let variant = Variant {
+            choices: choices.clone(),
+            ..self.base.clone()
+        };
+        self.lower_with(&variant, Comm::Joined)
+    }
+
+    fn lower_with(&self, variant: &Variant, comm: Comm) -> Result<Kernel, Diagnostics> {
+        let (program, mut found) = (&*self.program, Vec::new());
+        let choices = choices::settle(program, variant, &mut found);
+        let matched = dims::match_dims(program, variant, &choices, &mut found);
+        // Bodies refer to tensors and partitions, so those must be valid first.
+        Diagnostics::check(std::mem::take(&mut found), ())?;
+
+        let placed = body::place(
+            program,
+            (variant.world, comm),
+            &choices,
+            &matched,
+            &mut found,
         );
+        if placed.locs.len() > MOST_STATEMENTS {
+            let message = format!("{} has {} statements", program.name, placed.locs.len());
+            found.push(mistake(program.at, message).hint(format!("at most {MOST_STATEMENTS}")));
+        }
+        Diagnostics::check(found, ())?;
+
+        let counters = program
+            .counters
+            .iter()
+            .map(|set| Counter {
+                name: set.name.clone(),
+                dims: set.dims.clone(),
+                purpose: Purpose::Data,
+                at: set.at,
+            })
+            .collect();
+        let accs = program.accs.iter().enumerate();
+        let kernel = Kernel {
+            program: self.program.clone(),
+            name: program.name.clone(),
+            variant: variant.clone(),
+            dims: matched.dims,
+            buffers: matched.buffers,
+            partitions: matched.partitions,
+            counters,
+            roles: placed.roles,
+            vars: program.vars.iter().map(|var| var.name.clone()).collect(),
+            accs: accs
+                .map(|(index, acc)| acc.name.clone().unwrap_or_else(|| format!("acc{index}")))
+                .collect(),
+            values: placed.values,
+            locs: placed.locs,
+        };
+        Ok(credits::infer(kernel))
     }
-    oversized(program, &mut found);
-    Diagnostics::check(std::mem::take(&mut found), ())?;
-    let program = &*program.tabulated(variant.world);
-    found.extend(distinct_operands(program, variant).err());
-    Diagnostics::check(std::mem::take(&mut found), ())?;
-    let program = &*with_own_terms(encoded(program, variant)?);
-
-    let written = Arc::new(program.clone());
-    let choices = choices::settle(program, variant, &mut found);
-    let matched = dims::match_dims(program, variant, &choices, &mut found);
-    // Bodies refer to tensors and partitions, so those must be valid first.
-    Diagnostics::check(std::mem::take(&mut found), ())?;
-
-    let placed = body::place(
-        program,
-        (variant.world, comm),
-        &choices,
-        &matched,
-        &mut found,
-    );
-    if placed.locs.len() > MOST_STATEMENTS {
-        let message = format!("{} has {} statements", program.name, placed.locs.len());
-        found.push(mistake(program.at, message).hint(format!("at most {MOST_STATEMENTS}")));
-    }
-    Diagnostics::check(found, ())?;
-
-    let counters = program
-        .counters
-        .iter()
-        .map(|set| Counter {
-            name: set.name.clone(),
-            dims: set.dims.clone(),
-            purpose: Purpose::Data,
-            at: set.at,
-        })
-        .collect();
-    let accs = program.accs.iter().enumerate();
-    let kernel = Kernel {
-        program: written,
-        name: program.name.clone(),
-        variant: variant.clone(),
-        dims: matched.dims,
-        buffers: matched.buffers,
-        partitions: matched.partitions,
-        counters,
-        roles: placed.roles,
-        vars: program.vars.iter().map(|var| var.name.clone()).collect(),
-        accs: accs
-            .map(|(index, acc)| acc.name.clone().unwrap_or_else(|| format!("acc{index}")))
-            .collect(),
-        values: placed.values,
-        locs: placed.locs,
-    };
-    Ok(credits::infer(kernel))
 }
 
 /// The most entries of a table. Ids have 16 bits, and inferred credits take some of them.
 const MOST_STATEMENTS: usize = 8192;
-
-/// Ids are 16 bits wide. A program that does not fit is rejected before any of them is used.
-fn oversized(program: &Program, found: &mut Vec<Diagnostic>) {
-    let tables = [
-        ("tensors", program.tensors.len()),
-        ("partitions", program.partitions.len()),
-        ("counter sets", program.counters.len()),
-        ("open choices", program.tunables.len()),
-        ("loops", program.vars.len()),
-        ("accumulators", program.accs.len()),
-    ];
-    const MOST: usize = 4096;
-    for (what, count) in tables.into_iter().filter(|(_, count)| *count > MOST) {
-        found.push(
-            Diagnostic::new(
-                Rule::Language,
-                program.at,
-                format!("{} has {count} {what}", program.name),
-            )
-            .hint(format!("at most {MOST}")),
-        );
-    }
-}

@@ -43,7 +43,7 @@ impl Matrix {
 
 /// For each element of a · bᵀ the size of the largest term, or of the largest sum of the first terms.
 fn largest(a: &ArrayView2<'_, f64>, b: &ArrayView2<'_, f64>) -> Array2<f64> {
-    // By slices and comparisons: nothing optimises tests, where iterators and calls of `max` take most of the time.
+    // By slices and comparisons, spelled out: nothing optimises tests, where iterators and calls of `max` take most of the time.
     let (a, b) = (a.as_standard_layout(), b.as_standard_layout());
     let (depth, both) = (
         a.ncols(),
@@ -56,12 +56,15 @@ fn largest(a: &ArrayView2<'_, f64>, b: &ArrayView2<'_, f64>) -> Array2<f64> {
         while at < depth {
             let term = a[at] * b[at];
             sum += term;
-            for value in [term, sum] {
-                if value > most {
-                    most = value;
-                } else if value < least {
-                    least = value;
-                }
+            if term > most {
+                most = term;
+            } else if term < least {
+                least = term;
+            }
+            if sum > most {
+                most = sum;
+            } else if sum < least {
+                least = sum;
             }
             at += 1;
         }

@@ -2,18 +2,19 @@
 //! favourite.
 
 use super::choices::{combinations, moves};
-use super::rank::{Ranking, lowered, predicted};
+use super::rank::{Ranking, Reordered, lowered, time};
 use super::table::{Key, Tuned, Winner};
 use crate::error::Error;
 use crate::warps::warps;
 use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::lower::{Written, lower};
 use counterflow_codegen::machine::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{PartitionId, Program};
 use counterflow_codegen::shape::{Geometry, Shape};
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Factor by which the model may predict a winner that was measured nearby to be slower than its favourite. Its
 /// favourites take 1.008 of the fastest measured time in the mean, and at most 1.05 except in 13 of 321 runs.
@@ -94,45 +95,50 @@ pub(crate) fn select_of(
         world,
         ..variant.clone()
     };
-    let keys = [vec![key.clone()], key.twins()].concat();
-    let near = keys.iter();
-    let near = near.flat_map(|key| tables.iter().flat_map(|table| table.near(key, size)));
-    let won = near.filter_map(|winner| {
-        let variant = agreed(winner, program, base)?;
-        let (kernel, plan) = planned(program, &seen(&variant), shape, machine).ok()?;
-        admits(&kernel).ok()?;
-        Some((winner, variant, kernel, plan))
-    });
-    let won: Vec<_> = won.collect();
-    // Both lists planned it already, unless one rank stood for all.
+    let written = Written::new(program, &seen(base))?;
+    // Its plan was verified already, unless one rank stood for all.
     let proven = |variant: &Variant| {
-        let kernel = lowered(program, variant)?;
+        let kernel = verify::kernel(lower(program, variant)?)?;
         if world != base.world {
             verify::plan(&kernel, shape, machine)?;
         }
         warps(&kernel)?;
         Ok::<_, Error>(())
     };
-    for (winner, variant, kernel, _) in &won {
-        if measured_there(winner, kernel, shape) && proven(variant).is_ok() {
-            return Ok(Choice {
-                variant: variant.clone(),
-                measured: true,
-            });
+    let measured = |variant| {
+        Ok(Choice {
+            variant,
+            measured: true,
+        })
+    };
+    let keys = [vec![key.clone()], key.twins()].concat();
+    let near = keys.iter();
+    let near = near.flat_map(|key| tables.iter().flat_map(|table| table.near(key, size)));
+    let mut won = Vec::new();
+    for winner in near {
+        let Some(variant) = agreed(winner, program, base) else {
+            continue;
+        };
+        let Ok(kernel) = lowered(&written, &variant) else {
+            continue;
+        };
+        if admits(&kernel).is_err() {
+            continue;
         }
+        let there = measured_there(winner, &kernel, shape);
+        if there && verify::plan(&kernel, shape, machine).is_ok() && proven(&variant).is_ok() {
+            return measured(variant);
+        }
+        won.push((variant, kernel));
     }
     let (mut meaningless, mut unfit) = (None, None);
-    let mut variants = Vec::new();
-    let mut ranking = Ranking::of_variants(program, shape, machine);
+    let variants = combinations(program, base, &BTreeMap::new());
+    let mut ranking = Ranking::of_variants((&written, &variants), shape, machine);
     // Each kernel goes before the next one comes: thousands at a time are memory that no cache holds.
-    for variant in combinations(program, base, &BTreeMap::new()) {
-        let seen = seen(&variant);
-        match lowered(program, &seen) {
+    for alike in groups(&written, &variants, base) {
+        match lowered(&written, &variants[alike[0].0]) {
             Ok(kernel) => match admits(&kernel) {
-                Ok(()) => {
-                    ranking.add_variant(seen, &kernel);
-                    variants.push(variant);
-                }
+                Ok(()) => ranking.add(&kernel, &alike),
                 Err(error) => _ = unfit.get_or_insert(error),
             },
             Err(error) => {
@@ -143,13 +149,13 @@ pub(crate) fn select_of(
     let mut refused = None;
     let favourite = ranking.next();
     if let Some(favourite) = &favourite {
-        for (_, variant, kernel, plan) in &won {
-            let agrees = predicted(kernel, plan, machine) <= TRUST * favourite.seconds;
-            if agrees && proven(variant).is_ok() {
-                return Ok(Choice {
-                    variant: variant.clone(),
-                    measured: true,
-                });
+        for (variant, kernel) in won {
+            let Ok(plan) = Plan::new(&kernel, shape, machine) else {
+                continue;
+            };
+            let agrees = time(&kernel, &plan, machine) <= TRUST * favourite.seconds;
+            if agrees && verify::plan(&kernel, shape, machine).is_ok() && proven(&variant).is_ok() {
+                return measured(variant);
             }
         }
     }
@@ -174,6 +180,29 @@ pub(crate) fn select_of(
         what: format!("{} has no variant", program.name),
         legal: "give every choice at least one option".into(),
     }))
+}
+
+/// The variants in groups whose kernels differ in the order of tiles alone, each variant with its orders. Groups are in the order of
+/// their first variants.
+fn groups(written: &Written, variants: &[Variant], base: &Variant) -> Vec<Vec<Reordered>> {
+    let orders: Vec<&String> = variants.first().map_or_else(Vec::new, |first| {
+        let open = first.choices.keys();
+        let open = open.filter(|name| !base.choices.contains_key(*name));
+        open.filter(|name| written.orders_only(name)).collect()
+    });
+    let mut places = HashMap::new();
+    let mut all: Vec<Vec<_>> = Vec::new();
+    for (which, variant) in variants.iter().enumerate() {
+        let others = variant.choices.iter();
+        let others = others.filter(|(name, _)| !orders.contains(name));
+        let others: Vec<_> = others.map(|(_, setting)| setting).collect();
+        let place = *places.entry(others).or_insert(all.len());
+        if place == all.len() {
+            all.push(Vec::new());
+        }
+        all[place].push((which, written.orders(&variant.choices)));
+    }
+    all
 }
 
 /// `base` with the winner's choices, if the schedule still has these options and `base` settles none of them otherwise.
@@ -207,16 +236,4 @@ fn measured_there(winner: &Winner, kernel: &Kernel, shape: &Shape) -> bool {
         Some(grids.collect::<Vec<_>>())
     };
     (winner.n, winner.k) == (shape.n, shape.k) && items(&then) == items(shape)
-}
-
-/// A variant up to the checked plan.
-fn planned(
-    program: &Program,
-    variant: &Variant,
-    shape: &Shape,
-    machine: &Machine,
-) -> Result<(Checked<Kernel>, Checked<Plan>), Error> {
-    let kernel = lowered(program, variant)?;
-    let plan = verify::plan(&kernel, shape, machine)?;
-    Ok((kernel, plan))
 }

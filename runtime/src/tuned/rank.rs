@@ -2,15 +2,15 @@
 
 use crate::error::Error;
 use counterflow_codegen::kernel::{Block, Kernel, Role};
-use counterflow_codegen::lower::lower;
+use counterflow_codegen::lower::Written;
 use counterflow_codegen::machine::Machine;
 use counterflow_codegen::order::TileOrder;
 use counterflow_codegen::plan::{Grid, Plan};
-use counterflow_codegen::program::Program;
+use counterflow_codegen::program::Var;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
-use counterflow_timeline::model;
+use counterflow_timeline::model::{self, Outlines};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -28,6 +28,11 @@ pub fn worth_asking(kernel: &Kernel, grid: &Grid, machine: &Machine) -> bool {
 ///
 /// [`Ranking`] has an example.
 pub fn predicted(kernel: &Checked<Kernel>, plan: &Checked<Plan>, machine: &Machine) -> f64 {
+    time(kernel, plan, machine)
+}
+
+/// As [`predicted`], of a plan that need not be verified.
+pub(super) fn time(kernel: &Kernel, plan: &Plan, machine: &Machine) -> f64 {
     if !worth_asking(kernel, &plan.grid, machine) {
         return f64::INFINITY;
     }
@@ -95,8 +100,8 @@ pub struct Ranked {
 
 /// The legal kernels for a shape, sorted by [`predicted`]: none is more than 1 % slower than one after it.
 ///
-/// A kernel is planned, verified and simulated only when [`model::outline`] leaves no other that may be better by more
-/// than that. Most predictions are never made.
+/// A kernel is planned and simulated only when [`model::outline`] leaves no other that may be better by more than that, and its
+/// plan is verified only when it is given out. Most predictions are never made.
 ///
 /// ```
 /// use counterflow::codegen::{lower::lower, verify};
@@ -124,8 +129,22 @@ pub struct Ranking<'a> {
     hot: Machine,
     open: BinaryHeap<Reverse<Standing>>,
     /// The kernels that were examined closely.
-    settled: Vec<Option<Ranked>>,
-    refused: Option<Error>,
+    settled: Vec<Option<Settled>>,
+    /// Number of kernels that were examined closely.
+    examined: usize,
+    /// The first rejection, with the place of its kernel in the order of examination: 0 for those that have no outline.
+    refused: Option<(usize, Error)>,
+}
+
+/// Index of a kernel, with the orders of tiles in which it differs from another one.
+pub(super) type Reordered = (usize, Vec<(Var, TileOrder)>);
+
+/// A prediction, of a plan that is not verified yet.
+#[derive(Clone, Copy, Debug)]
+struct Settled {
+    seconds: f64,
+    /// Place in the order of examination, from 1.
+    nth: usize,
 }
 
 /// Kernels of a ranking.
@@ -133,21 +152,21 @@ pub struct Ranking<'a> {
 enum Kernels<'a> {
     Given(Vec<&'a Checked<Kernel>>),
     /// A schedule may have thousands of variants, of which a few are examined closely: those are lowered again.
-    Lowered(&'a Program, Vec<Variant>),
+    Written(&'a Written, &'a [Variant]),
 }
 
 impl Kernels<'_> {
     fn get(&self, which: usize) -> Result<Checked<Kernel>, Error> {
         match self {
             Kernels::Given(kernels) => Ok(kernels[which].clone()),
-            Kernels::Lowered(program, variants) => lowered(program, &variants[which]),
+            Kernels::Written(written, variants) => lowered(written, &variants[which]),
         }
     }
 }
 
-/// A variant up to the checked kernel.
-pub(super) fn lowered(program: &Program, variant: &Variant) -> Result<Checked<Kernel>, Error> {
-    Ok(verify::kernel(lower(program, variant)?)?)
+/// The choices of a variant up to the checked kernel.
+pub(super) fn lowered(written: &Written, variant: &Variant) -> Result<Checked<Kernel>, Error> {
+    Ok(verify::kernel(written.lower(&variant.choices)?)?)
 }
 
 /// A kernel's sort key. Among equals the first given comes first. Times are positive, and the bits of positive floats
@@ -158,6 +177,15 @@ struct Standing {
     which: usize,
 }
 
+impl Standing {
+    fn new(which: usize, seconds: f64) -> Standing {
+        Standing {
+            bits: seconds.to_bits(),
+            which,
+        }
+    }
+}
+
 impl<'a> Ranking<'a> {
     /// The ranking of `kernels` for `shape` on the part of a GPU that `machine` is.
     pub fn new(
@@ -166,24 +194,33 @@ impl<'a> Ranking<'a> {
         machine: &'a Machine,
     ) -> Ranking<'a> {
         let kernels: Vec<_> = kernels.into_iter().collect();
-        let mut ranking = Ranking::of(Kernels::Given(Vec::new()), shape, machine);
-        kernels.iter().for_each(|kernel| ranking.add(kernel));
+        let mut ranking = Ranking::of(Kernels::Given(Vec::new()), kernels.len(), shape, machine);
+        for (which, kernel) in kernels.iter().enumerate() {
+            ranking.add(kernel, &[(which, Vec::new())]);
+        }
         ranking.kernels = Kernels::Given(kernels);
         ranking
     }
 
-    /// The ranking of variants of `program`, none yet.
+    /// The ranking of those variants of a schedule that are [added](Ranking::add).
     pub(super) fn of_variants(
-        program: &'a Program,
+        (written, variants): (&'a Written, &'a [Variant]),
         shape: &'a Shape,
         machine: &'a Machine,
     ) -> Ranking<'a> {
-        Ranking::of(Kernels::Lowered(program, Vec::new()), shape, machine)
+        let kernels = Kernels::Written(written, variants);
+        Ranking::of(kernels, variants.len(), shape, machine)
     }
 
-    fn of(kernels: Kernels<'a>, shape: &'a Shape, machine: &'a Machine) -> Ranking<'a> {
+    fn of(
+        kernels: Kernels<'a>,
+        count: usize,
+        shape: &'a Shape,
+        machine: &'a Machine,
+    ) -> Ranking<'a> {
         Ranking {
-            settled: Vec::new(),
+            settled: vec![None; count],
+            examined: 0,
             kernels,
             shape,
             machine,
@@ -193,36 +230,41 @@ impl<'a> Ranking<'a> {
         }
     }
 
-    /// Ranks one more variant, as it was lowered to that kernel.
-    pub(super) fn add_variant(&mut self, variant: Variant, kernel: &Checked<Kernel>) {
-        self.add(kernel);
-        if let Kernels::Lowered(_, variants) = &mut self.kernels {
-            variants.push(variant);
-        }
-    }
-
-    /// Places the next kernel by its outline.
-    fn add(&mut self, kernel: &Checked<Kernel>) {
-        let which = self.settled.len();
-        self.settled.push(None);
-        match model::outline(kernel, self.shape, &self.hot) {
-            Ok(outline) if worth_asking(kernel, &outline.grid, self.machine) => {
-                self.place(which, outline.least);
+    /// Places a kernel by its outline, once for each kernel that differs from it in those orders of tiles alone.
+    pub(super) fn add(&mut self, kernel: &Checked<Kernel>, orders: &[Reordered]) {
+        match Outlines::new(kernel, self.shape, &self.hot) {
+            Ok(outlines) => {
+                let worth = worth_asking(kernel, &outlines.grid(), self.machine);
+                let least = |orders: &[_]| match worth {
+                    true => outlines.least(orders),
+                    false => f64::INFINITY,
+                };
+                let placed = orders.iter();
+                let placed = placed.map(|(which, orders)| Standing::new(*which, least(orders)));
+                self.open.extend(placed.map(Reverse));
             }
-            Ok(_) => self.place(which, f64::INFINITY),
-            Err(error) => self.refuse(error.into()),
+            Err(error) => self.refuse(0, error.into()),
         }
     }
 
-    fn place(&mut self, which: usize, seconds: f64) {
-        self.open.push(Reverse(Standing {
-            bits: seconds.to_bits(),
-            which,
-        }));
+    /// Keeps the error of the kernel that was examined first.
+    fn refuse(&mut self, nth: usize, error: Error) {
+        if self.refused.as_ref().is_none_or(|(first, _)| nth < *first) {
+            self.refused = Some((nth, error));
+        }
     }
 
-    fn refuse(&mut self, error: Error) {
-        self.refused.get_or_insert(error);
+    /// The prediction of a kernel.
+    fn settle(&self, which: usize) -> Result<f64, Error> {
+        let kernel = self.kernels.get(which)?;
+        let plan = Plan::new(&kernel, self.shape, self.machine)?;
+        Ok(time(&kernel, &plan, self.machine))
+    }
+
+    /// The verified plan of a kernel.
+    fn plan(&self, which: usize) -> Result<Checked<Plan>, Error> {
+        let kernel = self.kernels.get(which)?;
+        Ok(verify::plan(&kernel, self.shape, self.machine)?)
     }
 
     /// Error of the first kernel that was rejected.
@@ -239,7 +281,7 @@ impl<'a> Ranking<'a> {
     /// # Ok::<(), counterflow::Error>(())
     /// ```
     pub fn refused(self) -> Option<Error> {
-        self.refused
+        self.refused.map(|(_, error)| error)
     }
 }
 
@@ -248,25 +290,29 @@ impl Iterator for Ranking<'_> {
 
     fn next(&mut self) -> Option<Ranked> {
         while let Some(Reverse(Standing { which, .. })) = self.open.pop() {
-            if let Some(ranked) = self.settled[which].take() {
-                return Some(ranked);
-            }
-            let planned = || {
-                let kernel = self.kernels.get(which)?;
-                let plan = verify::plan(&kernel, self.shape, self.machine)?;
-                Ok((predicted(&kernel, &plan, self.machine), plan))
-            };
-            match planned() {
-                Ok((seconds, plan)) => {
-                    // It comes before kernels that can only be slightly faster.
-                    self.place(which, seconds / ALIKE);
-                    self.settled[which] = Some(Ranked {
-                        which,
-                        seconds,
-                        plan,
-                    });
+            if let Some(Settled { seconds, nth }) = self.settled[which] {
+                match self.plan(which) {
+                    Ok(plan) => {
+                        return Some(Ranked {
+                            which,
+                            seconds,
+                            plan,
+                        });
+                    }
+                    Err(error) => self.refuse(nth, error),
                 }
-                Err(error) => self.refuse(error),
+                continue;
+            }
+            self.examined += 1;
+            let nth = self.examined;
+            match self.settle(which) {
+                Ok(seconds) => {
+                    // It comes before kernels that can only be slightly faster.
+                    self.open
+                        .push(Reverse(Standing::new(which, seconds / ALIKE)));
+                    self.settled[which] = Some(Settled { seconds, nth });
+                }
+                Err(error) => self.refuse(nth, error),
             }
         }
         None

@@ -4,6 +4,7 @@ use counterflow_codegen::kernel::{Block, GemmKind, Kernel, Op, OpId, RoleKind};
 use counterflow_codegen::machine::{Machine, wave};
 use counterflow_codegen::order::{Chosen, TileOrder};
 use counterflow_codegen::plan::Plan;
+use counterflow_codegen::program::Var;
 use counterflow_codegen::region::Rectangle;
 use counterflow_codegen::sm90::cta::{BLOCK_ROWS, Cta, Mode, PARTIAL_BOX_ROWS};
 use counterflow_codegen::tiling::{StagedScale, Tiling};
@@ -51,6 +52,16 @@ pub(super) struct Costs<'a> {
 
 impl<'a> Costs<'a> {
     pub(super) fn new(kernel: &'a Kernel, plan: &'a Plan, machine: &'a Machine) -> Self {
+        Costs::in_orders(kernel, plan, machine, &[])
+    }
+
+    /// As [`Costs::new`], with other orders of tiles than the kernel's for some loops.
+    pub(super) fn in_orders(
+        kernel: &'a Kernel,
+        plan: &'a Plan,
+        machine: &'a Machine,
+        orders: &[(Var, TileOrder)],
+    ) -> Self {
         let mut costs = Costs {
             machine,
             kernel,
@@ -70,28 +81,31 @@ impl<'a> Costs<'a> {
             if let RoleKind::Gemm(gemm) = role.kind {
                 costs.gemm = gemm;
             }
-            costs.blocks(&role.body);
+            costs.blocks(&role.body, orders);
         }
         costs
     }
 
-    fn blocks(&mut self, body: &[Block]) {
+    fn blocks(&mut self, body: &[Block], orders: &[(Var, TileOrder)]) {
         for block in body {
             match block {
-                Block::ForRanks { body, .. } => self.blocks(body),
+                Block::ForRanks { body, .. } => self.blocks(body, orders),
                 Block::If {
                     then, otherwise, ..
                 } => {
-                    self.blocks(then);
-                    self.blocks(otherwise);
+                    self.blocks(then, orders);
+                    self.blocks(otherwise, orders);
                 }
                 Block::Items {
+                    var,
                     partition,
                     order,
                     selection,
                     body,
                     ..
                 } => {
+                    let other = orders.iter().find(|(of, _)| of == var);
+                    let order = other.map_or(*order, |(_, order)| *order);
                     let tile = &self.kernel.partitions[partition.index()];
                     let grid = self.plan.geometry.grid(*partition, None);
                     let (rows, columns) = grid;
@@ -103,7 +117,7 @@ impl<'a> Costs<'a> {
                         tile: (tile.row_block.unwrap_or(0), tile.column_block.unwrap_or(0)),
                         tiling: tilings.iter().find(|it| it.partition() == *partition),
                         grid,
-                        order: Some(*order),
+                        order: Some(order),
                         down: some.count > 1 && column(0) == column(1),
                     };
                     self.ops(body, item);

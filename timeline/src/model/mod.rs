@@ -28,7 +28,7 @@ pub use counterflow_codegen::machine::{
 };
 pub use event::{Event, EventKind, Flow};
 pub use joined::joined;
-pub use outline::{Outline, outline};
+pub use outline::{Outline, Outlines, outline};
 pub use switch::{Brings, IN_SWITCH, Multicast, UNICAST, Way, multicast};
 pub use timeline::{Lane, Timeline, predict, seconds};
 pub use volume::Volume;

@@ -11,9 +11,9 @@ use super::state::lane_count;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::{Axis, Block, Kernel, Op, OpKind, Region, RoleKind};
 use counterflow_codegen::machine::Machine;
-use counterflow_codegen::order::Selection;
+use counterflow_codegen::order::{Selection, TileOrder};
 use counterflow_codegen::plan::{Grid, Plan};
-use counterflow_codegen::program::{PartitionId, Side};
+use counterflow_codegen::program::{PartitionId, Side, Var};
 use counterflow_codegen::region::{Owner, Rectangle};
 use counterflow_codegen::shape::{Extent, Shape};
 use counterflow_codegen::verify::Checked;
@@ -48,27 +48,78 @@ pub fn outline(
     shape: &Shape,
     machine: &Machine,
 ) -> Result<Outline, Diagnostics> {
-    let plan = Plan::outlined(kernel, shape, machine)?;
-    let mut loops = Loops {
-        plan: &plan,
-        costs: Costs::new(kernel, &plan, machine),
-        tile: [0, 0],
-        fresh: true,
-    };
-    let lanes = kernel.roles.iter().map(|role| match role.kind {
-        RoleKind::Gemm(_) | RoleKind::Comm { .. } => lane_count(role.kind, &plan),
-        RoleKind::SpareWarps | RoleKind::CopyEngine => 0,
-    });
-    let lanes = u64::from(lanes.sum::<u32>()).max(1);
-    let each = kernel.roles.iter().map(|role| match role.kind {
-        RoleKind::Gemm(_) => loops.blocks(&role.body).over(lanes),
-        RoleKind::Comm { .. } | RoleKind::SpareWarps | RoleKind::CopyEngine => 0,
-    });
-    let longest = each.max().unwrap_or(0);
+    let outlines = Outlines::new(kernel, shape, machine)?;
     Ok(Outline {
-        least: seconds(ps(launch(machine, kernel, plan.grid)) + longest),
-        grid: plan.grid,
+        least: outlines.least(&[]),
+        grid: outlines.grid(),
     })
+}
+
+/// Outlines of kernels that differ in the order of their tiles alone.
+///
+/// ```
+/// use counterflow_codegen::machine::Machine;
+/// use counterflow_timeline::model::{Outlines, outline};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/../codegen/tests/fixtures/example.rs")); }
+///
+/// let (series, plan) = example::proven();
+/// let machine = Machine::h200();
+/// let outlines = Outlines::new(series.kernel(), &plan.shape, &machine)?;
+/// let as_written = outline(series.kernel(), &plan.shape, &machine)?;
+/// assert_eq!((outlines.least(&[]), outlines.grid()), (as_written.least, as_written.grid));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Outlines<'a> {
+    kernel: &'a Kernel,
+    machine: &'a Machine,
+    plan: Plan,
+}
+
+impl<'a> Outlines<'a> {
+    /// The outlines of `kernel` for that shape.
+    ///
+    /// # Errors
+    /// As [`outline`].
+    pub fn new(
+        kernel: &'a Checked<Kernel>,
+        shape: &Shape,
+        machine: &'a Machine,
+    ) -> Result<Outlines<'a>, Diagnostics> {
+        Ok(Outlines {
+            plan: Plan::outlined(kernel, shape, machine)?,
+            kernel,
+            machine,
+        })
+    }
+
+    /// The CTAs, and the number of tiles they compute. No order changes it.
+    pub const fn grid(&self) -> Grid {
+        self.plan.grid
+    }
+
+    /// [`Outline::least`] in seconds, if the loops over items of these variables have these orders, and others the kernel's.
+    pub fn least(&self, orders: &[(Var, TileOrder)]) -> f64 {
+        let plan = &self.plan;
+        let mut loops = Loops {
+            plan,
+            costs: Costs::in_orders(self.kernel, plan, self.machine, orders),
+            tile: [0, 0],
+            fresh: true,
+        };
+        let roles = &self.kernel.roles;
+        let lanes = roles.iter().map(|role| match role.kind {
+            RoleKind::Gemm(_) | RoleKind::Comm { .. } => lane_count(role.kind, plan),
+            RoleKind::SpareWarps | RoleKind::CopyEngine => 0,
+        });
+        let lanes = u64::from(lanes.sum::<u32>()).max(1);
+        let each = roles.iter().map(|role| match role.kind {
+            RoleKind::Gemm(_) => loops.blocks(&role.body).over(lanes),
+            RoleKind::Comm { .. } | RoleKind::SpareWarps | RoleKind::CopyEngine => 0,
+        });
+        let longest = each.max().unwrap_or(0);
+        seconds(ps(launch(self.machine, self.kernel, plan.grid)) + longest)
+    }
 }
 
 /// Tiles of some loops: their number, their total cost, and the cheapest one's cost.
