@@ -26,6 +26,23 @@ fn the_whole_matrices_run_in_ci() {
     assert!(text(&root().join("CONTRIBUTING.md")).contains("`WIDE=1`"));
 }
 
+/// What one command of `long` skips is what its next one runs, from the schedule on that the step `test` ends at.
+#[test]
+fn random_schedules_are_parted_in_ci() {
+    let script = text(&root().join(".ci/run"));
+    let long = function(&script, "long");
+    let after = |mark: &str| {
+        let rest = long.split(mark).nth(1).unwrap_or_else(|| panic!("{mark}"));
+        rest.split_whitespace().next().unwrap_or_default()
+    };
+    let (skipped, run) = (after("-- --ignored --skip "), after("-- --ignored r"));
+    assert_eq!(long.matches("--skip").count(), 1, "{long}");
+    assert_eq!(skipped, format!("r{run}"));
+    let code = text(&root().join("tests/kernels/random.rs"));
+    let checked = format!("if wide() {{ {} }} else", after("RANDOM_FROM="));
+    assert!(code.contains(&checked), "{checked}");
+}
+
 /// Tests that say by their attribute that `.ci/run` runs them are in targets that its step `long` names.
 #[test]
 fn what_takes_minutes_runs_in_ci() {

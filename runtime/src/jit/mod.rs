@@ -92,6 +92,7 @@ pub struct Compiler {
     with: With,
     cache: Cache,
     probes: Probes,
+    optimises: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -118,6 +119,7 @@ impl Compiler {
             with,
             cache,
             probes: Probes::default(),
+            optimises: true,
         })
     }
 
@@ -133,6 +135,15 @@ impl Compiler {
     #[must_use]
     pub fn with_probes(mut self, probes: Probes) -> Compiler {
         self.probes = probes;
+        self
+    }
+
+    /// For tests that ask whether a text is right, and not what it becomes: half the time, and kernels that nobody should run. What the
+    /// same process compiles as always may then be other machine code, too: it must be all that the process compiles.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn unoptimised(mut self) -> Compiler {
+        self.optimises = false;
         self
     }
 
@@ -181,7 +192,7 @@ impl Compiler {
     /// [`Error::Compile`] with the schedule's line, the generated lines around it and the log.
     pub fn compile(&self, source: &Source<'_>, target: Target) -> Result<Compiled, Error> {
         let start = Instant::now();
-        let options = options::options(target, self.probes);
+        let options = options::options(target, self.probes, self.optimises);
         let key = cache::key(source, &options, self.identity());
         let cached = || {
             let (cubin, log) = self.cache.get(&key)?;

@@ -49,7 +49,7 @@ pub struct Probes {
     pub trace: bool,
 }
 
-pub(super) fn options(target: Target, probes: Probes) -> Vec<String> {
+pub(super) fn options(target: Target, probes: Probes, optimises: bool) -> Vec<String> {
     let mut options = vec![
         format!("--gpu-architecture={}", target.name()),
         "--std=c++17".into(),
@@ -68,5 +68,8 @@ pub(super) fn options(target: Target, probes: Probes) -> Vec<String> {
         .jitter
         .map(|seed| format!("--define-macro=JITTER={seed}u"));
     options.extend(jitter);
+    // The front end and the assembler refuse the same texts.
+    let quick = (!optimises).then(|| "--Ofast-compile=max".into());
+    options.extend(quick);
     options
 }
