@@ -14,9 +14,8 @@ use std::sync::Arc;
 pub(super) const THREADS: usize = 256;
 
 /// Texts that kernels include.
-pub const HEADERS: [(&str, &str); 16] = [
+pub const HEADERS: [(&str, &str); 15] = [
     ("numbers.cuh", include_str!("kernels/numbers.cuh")),
-    ("ahead.cuh", include_str!("kernels/ahead.cuh")),
     ("philox.cuh", include_str!("kernels/philox.cuh")),
     ("normed.cuh", include_str!("kernels/normed.cuh")),
     ("norm.cuh", include_str!("kernels/norm.cuh")),
@@ -96,8 +95,6 @@ impl Kernels {
                 None => step,
             },
             items: Vec::new(),
-            cluster: 1,
-            early: false,
         }
     }
 }
@@ -117,8 +114,6 @@ pub(super) struct Call<'a> {
     kernel: &'static str,
     step: Step<'a>,
     items: Vec<Item>,
-    cluster: u32,
-    early: bool,
 }
 
 impl<'a> Call<'a> {
@@ -176,18 +171,6 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Its CTAs come in clusters of so many, of which a launch has whole ones.
-    pub fn in_clusters(mut self, ctas: u32) -> Self {
-        self.cluster = ctas;
-        self
-    }
-
-    /// True if its CTAs may become resident before the launch in front of it has ended: the kernel waits for that end itself.
-    pub fn early(mut self, early: bool) -> Self {
-        self.early = early;
-        self
-    }
-
     /// Enqueues it with a thread for each item, or a CTA for each where items are of 256 threads. On an emulated rank the twin is
     /// done when this returns.
     ///
@@ -203,8 +186,6 @@ impl<'a> Call<'a> {
             kernel,
             step,
             items,
-            cluster,
-            early,
         } = self;
         let ctas = threads.div_ceil(THREADS);
         // Kernels count threads in 32 bits.
@@ -231,11 +212,7 @@ impl<'a> Call<'a> {
                     Item::Bytes(bytes) => arguments.bytes(bytes),
                 }
             }
-            let grid = LaunchConfig {
-                cluster,
-                dependent_launch: early,
-                ..LaunchConfig::of(ctas, THREADS as u32)
-            };
+            let grid = LaunchConfig::of(ctas, THREADS as u32);
             // SAFETY: the caller's promise; the step keeps the memory until the kernel has ended.
             unsafe { functions[kernel].launch(running.stream().cuda()?, grid, &arguments) }
         };

@@ -9,14 +9,9 @@ use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Tensor};
 use std::sync::Arc;
 
-/// Bytes of shared memory of a CTA of `cross_entropy`: 32,768 columns of a row, and exponentials of 12,288 of them.
-const SHARED: u32 = 7 << 14;
-/// CTAs of `cross_entropy` at most, each with every so manieth row: 132 SMs have so many at once.
-const CTAS: usize = 264;
-
-/// The kernels of cross-entropy: CUDA.
+/// The kernel of cross-entropy: CUDA.
 pub fn loss_text() -> String {
-    format!("#define SHARED {SHARED}u\n#include \"loss.cuh\"\n")
+    "#include \"loss.cuh\"\n".into()
 }
 
 /// Cross-entropy on a rank that has all classes, and the two steps of it on one that has some:
@@ -45,11 +40,11 @@ impl LossKernels {
     /// [`Error::Toolkit`] without a compiler; what the driver refuses.
     pub fn load(rank: &Arc<Communicator>) -> Result<LossKernels, Error> {
         let names = [
-            ("cross_entropy", SHARED),
-            ("cross_entropy_part", 0),
-            ("cross_entropy_of_parts", 0),
+            "cross_entropy",
+            "cross_entropy_part",
+            "cross_entropy_of_parts",
         ];
-        Kernels::load_sharing(rank, &loss_text(), &names).map(LossKernels)
+        Kernels::load(rank, &loss_text(), &names).map(LossKernels)
     }
 
     /// The loss of each row of logits, and its gradient times `scale`. A target of [`twin::IGNORED`] has neither; one that is no class
@@ -72,8 +67,7 @@ impl LossKernels {
         let call = call.read::<u32>("targets", rows, targets);
         let call = call.written::<f32>("losses", rows, losses);
         let call = call.written::<bf16>("the gradient", rows * columns, gradient);
-        let call = call.number(rows).number(columns);
-        let call = call.bytes(&scale.to_le_bytes());
+        let call = call.number(columns).bytes(&scale.to_le_bytes());
         let twin = |running: &Running<'_>| {
             let x: Vec<bf16> = running.read(0, rows * columns)?;
             let targets: Vec<u32> = running.read(1, rows)?;
@@ -84,8 +78,8 @@ impl LossKernels {
             running.write(2, &losses.collect::<Vec<f32>>())?;
             running.write(3, &dx)
         };
-        // SAFETY: each CTA has rows of its own, and stays inside of them; the parameters are the kernel's.
-        unsafe { call.launch(rows.min(CTAS) * THREADS, twin).map(drop) }
+        // SAFETY: a CTA for each row, which stays inside of it; the parameters are the kernel's.
+        unsafe { call.launch(rows * THREADS, twin).map(drop) }
     }
 
     /// Computes the part of each row that this rank has, which has the classes from `first` on:

@@ -2,18 +2,14 @@
 #![allow(unsafe_code)]
 
 use super::launch::{Kernels, THREADS};
-use super::twin::{CLUSTER, Norm, Normalization, Statistics, ctas};
+use super::twin::{Norm, Normalization, SLABS, Statistics};
 use counterflow::op::{Argument, Running};
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Tensor};
 use std::sync::Arc;
 
-/// Columns of a row that a CTA of `norm_backward` keeps.
-const KEPT: usize = 8192;
-/// Bytes of its shared memory: 2 rows of x, of dy and of what is added to dx.
-const SHARED: u32 = 2 * 3 * KEPT as u32 * 2;
-/// True if a backward pass may become resident while what is in front of it ends, and sums over its clusters while it does.
-const EARLY: [bool; 2] = [false, true];
+/// Bytes of shared memory of a CTA of `norm_backward`: 2 rows of x and of dy, of 8192 columns each.
+const SHARED: u32 = 1 << 16;
 
 /// Lines that `normed.cuh` reads.
 pub(super) fn norm_lines(norm: &Norm) -> String {
@@ -32,7 +28,7 @@ pub(super) fn norm_lines(norm: &Norm) -> String {
 /// The kernels of a norm: CUDA.
 pub fn norm_text(norm: &Norm) -> String {
     let lines = norm_lines(norm);
-    format!("{lines}#define SHARED {SHARED}u\n#define CLUSTER {CLUSTER}u\n#include \"norm.cuh\"\n")
+    format!("{lines}#define SHARED {SHARED}u\n#include \"norm.cuh\"\n")
 }
 
 /// A norm on a rank.
@@ -147,12 +143,8 @@ impl NormKernels {
             return Ok(());
         }
         let norm = self.norm;
-        let ctas = ctas(rows);
-        let count = ctas / CLUSTER;
+        let count = rows.min(SLABS);
         let mut slabs = self.kernels.lend([2 * count, columns])?;
-        // Each CTA's sums of the columns that it does not keep.
-        let behind = (columns > KEPT).then(|| self.kernels.lend([2 * ctas, columns]));
-        let mut behind = behind.transpose()?;
         let call = self.kernels.call("norm_backward");
         let call = call.read::<bf16>("x", rows * columns, x);
         let call = call.read::<bf16>("dy", rows * columns, dy);
@@ -165,10 +157,6 @@ impl NormKernels {
         let has_more = residual.is_some();
         let call = call.written::<bf16>("dx", rows * columns, dx);
         let call = call.written::<f32>("slabs", 2 * count * columns, &mut *slabs);
-        let call = match &mut behind {
-            Some(behind) => call.written::<f32>("sums of CTAs", 2 * ctas * columns, &mut **behind),
-            None => call.absent(),
-        };
         let twin = |running: &Running<'_>| {
             let x: Vec<bf16> = running.read(0, rows * columns)?;
             let dy: Vec<bf16> = running.read(1, rows * columns)?;
@@ -190,9 +178,8 @@ impl NormKernels {
         let has_beta = of_beta.is_some();
         let call = call.number(rows).number(columns);
         let call = call.number(usize::from(has_beta));
-        let call = call.in_clusters(CLUSTER as u32).early(EARLY[0]);
-        // SAFETY: a CTA for so manieth of the rows, which stays inside of them and of its cluster's slab; the parameters are the kernel's.
-        unsafe { call.launch(ctas * THREADS, twin)? };
+        // SAFETY: a CTA for each slab, which stays inside of it and of its rows; the parameters are the kernel's.
+        unsafe { call.launch(count * THREADS, twin)? };
 
         let call = self.kernels.call("norm_add");
         let call = call.read::<f32>("slabs", 2 * count * columns, &*slabs);
@@ -211,7 +198,7 @@ impl NormKernels {
             Ok(())
         };
         let ctas = (1 + usize::from(has_beta)) * columns.div_ceil(32);
-        let call = call.number(count).number(columns).early(EARLY[1]);
+        let call = call.number(count).number(columns);
         // SAFETY: a CTA for each 32 columns of each gradient.
         unsafe { call.launch(ctas * THREADS, twin).map(drop) }
     }

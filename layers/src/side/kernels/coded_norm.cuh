@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 // By a scale for each 128 columns of a row. Scales of a block lie behind each other, `line` of them: those behind the rows are 0.
-extern "C" __global__ void __launch_bounds__(THREADS, 5)
+extern "C" __global__ void __launch_bounds__(THREADS)
     norm_one_by_128(const void* x, const void* gamma, const void* beta, u8* codes, float* scales, float* statistics, u32 columns, u32 rows,
                     u32 line) {
     const u64 first = u64(blockIdx.x) * (columns / 8);

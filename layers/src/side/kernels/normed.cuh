@@ -44,7 +44,7 @@ __device__ __forceinline__ void normalise(const void* x, const void* gamma, cons
 #pragma unroll
         for (u32 j = 0; j < 8; ++j) sum = sum + x8[j];
     });
-    mean = sum_of_cta<0>(sum) / count;
+    mean = sum_of_cta(sum) / count;
 #endif
     Num squares = 0.f;
     of_row(eights, [&](u32 i, u32 at) {
@@ -55,7 +55,7 @@ __device__ __forceinline__ void normalise(const void* x, const void* gamma, cons
             squares = squares + off * off;
         }
     });
-    const Num rstd = Num(1.f) / root(sum_of_cta<1>(squares) / count + Num(NORM_EPS));
+    const Num rstd = Num(1.f) / root(sum_of_cta(squares) / count + Num(NORM_EPS));
     const auto gives = [&](u32 i, u32 at) {
         Eight y8;
 #pragma unroll

@@ -27,18 +27,6 @@ __device__ __forceinline__ Num inverse(Num a) { return __frcp_rn(a.v); }
 // The larger one; NaN if either is.
 __device__ __forceinline__ Num larger(Num a, Num b) { return a.v > b.v || a.v != a.v ? a : b; }
 
-// Numbers too small to be normal count as 0, and so do such results: one instruction, as the same without.
-__device__ __forceinline__ Num add_normal(Num a, Num b) {
-    float sum;
-    asm("add.rn.ftz.f32 %0, %1, %2;" : "=f"(sum) : "f"(a.v), "f"(b.v));
-    return sum;
-}
-__device__ __forceinline__ Num times_normal(Num a, Num b) {
-    float product;
-    asm("mul.rn.ftz.f32 %0, %1, %2;" : "=f"(product) : "f"(a.v), "f"(b.v));
-    return product;
-}
-
 // ln 2 as a number of 15 bits, whose products with exponents are exact, and the rest.
 #define LN_2_HIGH 0.69314575f
 #define LN_2_LOW 1.4286068e-6f
@@ -104,13 +92,6 @@ __device__ __forceinline__ Num logistic(Num x, Num w) {
     return fma_of(near, fma_of(-y, near, 1.f), near);
 }
 
-// e to the power of d, which is not above 0: 0 below -87.4, and where it is too small to be normal who reads it takes 0. Off by 1.4e-8 · d
-// of it at most, beside what power_of_two is. NaN counts as the least one.
-__device__ __forceinline__ Num raised(Num d) {
-    const Num x = fmaxf(d.v, -87.4f), rounded = fma_of(x, 1.44269504f, ROUNDS);
-    return power_of_two(rounded, fma_of(x, 1.44269504f, Num(ROUNDS) - rounded));
-}
-
 // A number, or a limit beyond which it is; NaN stays.
 __device__ __forceinline__ Num at_least(Num x, float limit) {
     float y;
@@ -146,8 +127,6 @@ struct Eight {
     __device__ __forceinline__ Num operator[](u32 i) const {
         return __uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000u);
     }
-    // Each word, which is two elements, becomes `word`.
-    __device__ __forceinline__ void fill_words(u32 word) { words[0] = words[1] = words[2] = words[3] = word; }
     // Element i becomes f(i).
     template <class F>
     __device__ __forceinline__ void fill(F f) {
@@ -156,19 +135,12 @@ struct Eight {
     }
 };
 
-// Elements f(0) to f(7).
-template <class F>
-__device__ __forceinline__ Eight eight(F f) {
-    return Eight{{to_bf16s(f(0), f(1)), to_bf16s(f(2), f(3)), to_bf16s(f(4), f(5)), to_bf16s(f(6), f(7))}};
-}
-
-// The sum over the CTA's threads in all of them: lanes of a warp in pairs 16, 8, 4, 2 and 1 apart, then the warps in the same way. The
-// threads meet once. Between two calls with the same PLACE they must meet once more.
-template <u32 PLACE>
+// The sum over the CTA's threads in all of them: lanes of a warp in pairs 16, 8, 4, 2 and 1 apart, then the warps in the same way.
 __device__ __forceinline__ Num sum_of_cta(Num x) {
     __shared__ float of_warps[THREADS / 32];
 #pragma unroll
     for (u32 apart = 16; apart > 0; apart /= 2) x = x + Num(__shfl_xor_sync(0xffffffffu, x.v, apart));
+    __syncthreads();
     if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = x.v;
     __syncthreads();
     Num sums[THREADS / 32];
@@ -181,11 +153,12 @@ __device__ __forceinline__ Num sum_of_cta(Num x) {
     return sums[0];
 }
 
-// The largest of the CTA's threads, in all of them. Between two calls the threads must meet once more.
+// The largest of the CTA's threads, in all of them.
 __device__ __forceinline__ Num largest_of_cta(Num x) {
     __shared__ float of_warps[THREADS / 32];
 #pragma unroll
     for (u32 apart = 16; apart > 0; apart /= 2) x = larger(x, Num(__shfl_xor_sync(0xffffffffu, x.v, apart)));
+    __syncthreads();
     if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = x.v;
     __syncthreads();
     Num most = of_warps[0];

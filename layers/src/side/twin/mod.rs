@@ -14,7 +14,7 @@ pub use codes::{largest_of_ranks, transposed};
 pub use elements::{Activation, dropout, dropout_add, rope};
 pub use embedding::{embedding, embedding_backward};
 pub use loss::{IGNORED, cross_entropy, cross_entropy_of_parts, cross_entropy_part};
+pub(super) use norm::SLABS;
 pub use norm::{Affine, AffineGradients, Norm, Normalization, Statistics};
-pub(super) use norm::{CLUSTER, ctas};
 pub use numbers::{exp, ln};
 pub use random::{Mask, philox};

@@ -1,6 +1,6 @@
 //! Normalisation of rows.
 
-use super::numbers::{THREADS, narrow, pairs, sum, sum_of_products};
+use super::numbers::{THREADS, narrow, pairs, sum};
 use counterflow::prelude::bf16;
 
 /// Normalisation of rows.
@@ -51,15 +51,8 @@ pub type Affine<'a> = (&'a [bf16], Option<&'a [bf16]>);
 /// Gradients of γ and β that are added to.
 pub type AffineGradients<'a> = (&'a mut [f32], Option<&'a mut [f32]>);
 
-/// CTAs of a backward pass at most, each with every 256th row: 132 SMs have so many at once, and rows often come in powers of 2.
-const CTAS: usize = 256;
-/// CTAs whose sums of gradients over rows are added up before they go to memory.
-pub(in crate::side) const CLUSTER: usize = 4;
-
-/// CTAs of a backward pass over so many rows, in whole clusters.
-pub(in crate::side) fn ctas(rows: usize) -> usize {
-    rows.min(CTAS).next_multiple_of(CLUSTER)
-}
+/// Sums of gradients over rows that a backward pass leaves: slab s has every 264th row from row s on. So many CTAs run at once on 132 SMs.
+pub(in crate::side) const SLABS: usize = 264;
 
 impl Norm {
     /// With ε = 1e-5, and γ as it is.
@@ -116,22 +109,19 @@ impl Norm {
         assert!(dx.len() == columns && residual.is_none_or(|more| more.len() == columns));
         let normed = |at: usize| (x[at].to_f32() - of.mean) * of.rstd;
         let scaled = |at: usize| dy[at].to_f32() * self.gamma(gamma[at]);
-        let share = 1.0 / columns as f32;
         let mean = match self.kind {
-            Normalization::LayerNorm => sum((0..columns).map(scaled)) * share,
+            Normalization::LayerNorm => sum((0..columns).map(scaled)) / columns as f32,
             Normalization::RmsNorm => 0.0,
         };
-        let along = sum_of_products((0..columns).map(|at| (scaled(at), normed(at)))) * share;
+        let along = sum((0..columns).map(|at| scaled(at) * normed(at))) / columns as f32;
         for at in 0..columns {
-            let own = (-normed(at)).mul_add(along, scaled(at) - mean);
-            dx[at] = narrow(residual.map_or(of.rstd * own, |more| {
-                of.rstd.mul_add(own, more[at].to_f32())
-            }));
+            let own = of.rstd * (scaled(at) - mean - normed(at) * along);
+            dx[at] = narrow(residual.map_or(own, |more| own + more[at].to_f32()));
         }
     }
 
-    /// Adds the gradients of γ and β over rows. Those of every 256th row are added up first, in order; then four of these sums, in pairs;
-    /// then every eighth of those; then the eight, in pairs.
+    /// Adds the gradients of γ and β over rows. Those of every 264th row are added up first, in order; then every eighth of these sums; then
+    /// the eight, in pairs.
     ///
     /// # Panics
     /// As [`Norm::forward`].
@@ -151,35 +141,24 @@ impl Norm {
         }
     }
 
-    /// Sums of the gradients of γ, then those of β, of each cluster: a slab.
+    /// Sums of the gradients of γ, then those of β, of each slab.
     pub(in crate::side) fn slabs(
         x: &[bf16],
         dy: &[bf16],
         of: &[Statistics],
         columns: usize,
     ) -> Vec<f32> {
-        let ctas = ctas(of.len());
-        let mut sums = vec![0f32; ctas * 2 * columns];
+        let mut slabs = vec![0f32; of.len().min(SLABS) * 2 * columns];
         for (row, of) in of.iter().enumerate() {
-            let cta = row % ctas * 2 * columns;
-            let (gammas, betas) = sums[cta..cta + 2 * columns].split_at_mut(columns);
+            let slab = row % SLABS * 2 * columns;
+            let (gammas, betas) = slabs[slab..slab + 2 * columns].split_at_mut(columns);
             for (column, (gamma, beta)) in gammas.iter_mut().zip(betas).enumerate() {
                 let at = row * columns + column;
-                let normed = (x[at].to_f32() - of.mean) * of.rstd;
-                *gamma = dy[at].to_f32().mul_add(normed, *gamma);
+                *gamma += dy[at].to_f32() * ((x[at].to_f32() - of.mean) * of.rstd);
                 *beta += dy[at].to_f32();
             }
         }
-        let clusters = sums.chunks_exact(CLUSTER * 2 * columns);
-        let of_cluster = |cluster: &[f32]| -> Vec<f32> {
-            let each = (0..2 * columns).map(|at| {
-                let mut ctas: [f32; CLUSTER] =
-                    std::array::from_fn(|cta| cluster[cta * 2 * columns + at]);
-                pairs(&mut ctas)
-            });
-            each.collect()
-        };
-        clusters.flat_map(of_cluster).collect()
+        slabs
     }
 
     /// Adds one part of each slab to a gradient: 0 is that of γ, 1 that of β.

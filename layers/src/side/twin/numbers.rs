@@ -112,20 +112,6 @@ pub(super) fn logistic(x: f32, w: f32) -> f32 {
     1.0 / (power_of_two(rounded, x.mul_add(w, ROUNDS - rounded)) + 1.0)
 }
 
-/// e to the power of `d`, which is not above 0: 0 below -87.4 and where it would be no normal number. Off by 1.4e-8 · d of it at most,
-/// beside what [`power_of_two`] is. NaN counts as the least one.
-pub(super) fn raised(d: f32) -> f32 {
-    let d = d.max(-87.4);
-    let rounded = d.mul_add(std::f32::consts::LOG2_E, ROUNDS);
-    let f = d.mul_add(std::f32::consts::LOG2_E, ROUNDS - rounded);
-    normal(power_of_two(rounded, f))
-}
-
-/// The number, but 0 of what is too small to be normal.
-pub(super) fn normal(x: f32) -> f32 {
-    if x.abs() < f32::MIN_POSITIVE { 0.0 } else { x }
-}
-
 /// The larger one; NaN if either is.
 pub(super) fn larger(a: f32, b: f32) -> f32 {
     if a > b || a.is_nan() { a } else { b }
@@ -145,19 +131,9 @@ pub(super) fn pairs(lanes: &mut [f32]) -> f32 {
 
 /// The sum of a row's numbers as a CTA adds them: each thread every 256th eight, in order; lanes of a warp in pairs; then warps.
 pub(super) fn sum(of: impl Iterator<Item = f32>) -> f32 {
-    of_threads(of, |sum, value| sum + value)
-}
-
-/// The same of products, each of which is rounded only with the sum that it is added to.
-pub(super) fn sum_of_products(of: impl Iterator<Item = (f32, f32)>) -> f32 {
-    of_threads(of, |sum, (a, b)| a.mul_add(b, sum))
-}
-
-fn of_threads<T>(of: impl Iterator<Item = T>, add: impl Fn(f32, T) -> f32) -> f32 {
     let mut threads = [0f32; THREADS];
     for (at, value) in of.enumerate() {
-        let sum = &mut threads[at / 8 % THREADS];
-        *sum = add(*sum, value);
+        threads[at / 8 % THREADS] += value;
     }
     let mut warps = [0f32; THREADS / 32];
     for (warp, lanes) in warps.iter_mut().zip(threads.chunks_exact_mut(32)) {
