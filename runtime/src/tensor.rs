@@ -4,7 +4,6 @@ use crate::communicator::Communicator;
 use crate::driver::{self, Address, Contents, Element, Local, Managed};
 use crate::error::Error;
 use crate::retire;
-use crate::user_buffer::UserBuffer;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -152,43 +151,6 @@ impl Communicator {
         Tensor::zeros(self, shape.as_ref())
     }
 
-    /// This rank's elements of memory in the heap as a tensor: another handle of the same memory. So what takes a tensor, such as the
-    /// result of a layer, is written where peers address it, and nothing copies it there.
-    ///
-    /// ```
-    /// # use counterflow::Communicator;
-    /// let rank = &Communicator::emulated(1)?[0];
-    /// rank.reserve(2 << 20)?;
-    /// let buffer = rank.allocate::<f32>("x", [4, 2])?;
-    /// let rows = rank.tensor_of(&buffer.rows(1..3)?)?;
-    /// rows.write(&[1.0; 4])?;
-    /// assert_eq!(buffer.read()?, [0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0]);
-    /// # Ok::<(), counterflow::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Usage`] for memory of another rank or communicator.
-    pub fn tensor_of<T: Element>(&self, buffer: &UserBuffer<T>) -> Result<Tensor<T>, Error> {
-        if !self.owns(buffer.allocation()) || buffer.rank() != self.rank() {
-            return Err(Error::Usage {
-                what: format!("a tensor of `{}`, which is another rank's", buffer.name()),
-                legal: "give memory of this rank and its communicator".into(),
-            });
-        }
-        Ok(Tensor {
-            memory: Arc::new(Memory {
-                place: Place::Seen {
-                    start: buffer.address(),
-                    read_only: false,
-                    _of: buffer.allocation().clone(),
-                },
-                rank: Arc::new(self.handle()),
-            }),
-            first: 0,
-            shape: rows_and_columns(buffer.shape()),
-        })
-    }
-
     /// Number of tensors that [`Communicator::zeros`] has allocated on this rank so far, those that are freed too: a
     /// step that allocates none leaves it as it was. [`Communicator::heap_use`] has what the symmetric heap gave out.
     ///
@@ -242,6 +204,28 @@ impl<T: Element> Tensor<T> {
             first: 0,
             shape: rows_and_columns(shape),
         })
+    }
+
+    /// Memory of the rank's that somebody else allocated, and keeps while `of` is there.
+    pub(crate) fn seen(
+        rank: &Communicator,
+        start: Address,
+        shape: [usize; 2],
+        of: Arc<dyn std::any::Any + Send + Sync>,
+    ) -> Tensor<T> {
+        let place = Place::Seen {
+            start,
+            read_only: false,
+            _of: of,
+        };
+        Tensor {
+            memory: Arc::new(Memory {
+                place,
+                rank: Arc::new(rank.handle()),
+            }),
+            first: 0,
+            shape,
+        }
     }
 
     /// Another library's, with what it says of it.

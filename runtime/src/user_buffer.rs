@@ -102,6 +102,34 @@ impl Communicator {
             }
         }
     }
+
+    /// This rank's elements of memory in the heap as a tensor: another handle of the same memory. So what takes a tensor, such as the
+    /// result of a layer, is written where peers address it, and nothing copies it there.
+    ///
+    /// ```
+    /// # use counterflow::Communicator;
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// rank.reserve(2 << 20)?;
+    /// let buffer = rank.allocate::<f32>("x", [4, 2])?;
+    /// let rows = rank.tensor_of(&buffer.rows(1..3)?)?;
+    /// rows.write(&[1.0; 4])?;
+    /// assert_eq!(buffer.read()?, [0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0]);
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for memory of another rank or communicator.
+    pub fn tensor_of<T: Element>(&self, buffer: &UserBuffer<T>) -> Result<Tensor<T>, Error> {
+        if !self.owns(buffer.allocation()) || buffer.rank() != self.rank() {
+            return Err(Error::Usage {
+                what: format!("a tensor of `{}`, which is another rank's", buffer.name()),
+                legal: "give memory of this rank and its communicator".into(),
+            });
+        }
+        let shape = rows_and_columns(buffer.shape());
+        let keeps = buffer.allocation().clone();
+        Ok(Tensor::seen(self, buffer.address(), shape, keeps))
+    }
 }
 
 impl<T: Element> UserBuffer<T> {

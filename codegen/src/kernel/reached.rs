@@ -29,6 +29,16 @@ impl Kernel {
 
     /// True if a launch needs a tensor in the symmetric heap: all that peers may address, but for an output of which each rank keeps its
     /// own shard and which no statement names in another rank's memory. Numbers that belong to such an output keep it there.
+    ///
+    /// ```
+    /// use counterflow_codegen::program::TensorId;
+    /// use counterflow_codegen::{lower::lower, variant::Variant};
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+    ///
+    /// let kernel = lower(&example::ag_gemm(), &Variant::new(2))?;
+    /// assert!(kernel.is_in_heap(TensorId(0)) && !kernel.is_in_heap(TensorId(1)), "x is gathered");
+    /// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
+    /// ```
     pub fn is_in_heap(&self, tensor: TensorId) -> bool {
         let buffer = &self.buffers[tensor.index()];
         let usage = buffer.usage;
@@ -40,7 +50,17 @@ impl Kernel {
         usage.placement.symmetric && !(own && plain() && !self.is_reached_by_peers(tensor))
     }
 
-    /// True if a launch stores a tensor, and no statement reads it.
+    /// True if no statement reads a tensor, or adds to it.
+    ///
+    /// ```
+    /// use counterflow_codegen::program::TensorId;
+    /// use counterflow_codegen::{lower::lower, variant::Variant};
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+    ///
+    /// let kernel = lower(&example::ag_gemm(), &Variant::new(2))?;
+    /// assert!(kernel.is_only_stored(TensorId(2)) && !kernel.is_only_stored(TensorId(0)), "y is a result");
+    /// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
+    /// ```
     pub fn is_only_stored(&self, tensor: TensorId) -> bool {
         let mut read = false;
         for role in &self.roles {
