@@ -168,13 +168,9 @@ impl Text<'_> {
                 unroll,
                 body,
             } => {
-                let keeps = |node: &Node| match node {
-                    Node::Advance { ring, keep } => {
-                        // That of a stage is declared with the accumulators.
-                        *keep && self.pipeline.ring(*ring).of != SlotKind::Stage
-                    }
-                    _ => false,
-                };
+                // That of a stage is declared with the accumulators.
+                let result = |ring| self.pipeline.ring(ring).of != SlotKind::Stage;
+                let keeps = |node: &Node| matches!(node, Node::Advance { ring, keep: true } if result(*ring));
                 if body.iter().any(keeps) {
                     self.line("u32 previous = 0;");
                 }

@@ -26,7 +26,10 @@ use std::sync::Arc;
 /// let y = s.out("y", Dtype::Bf16);
 /// let tiles = s.tiles("tiles", y, tune([(128, 256), (128, 128)]));
 /// s.gemm(GemmOptions::default(), |s| {
-///     s.for_items("t", tiles.grouped(tune([8, 4])), |s, t| s.store(y.at(t), s.dot(x.at(t), w.at(t))));
+///     s.for_items("t", tiles.grouped(tune([8, 4])), |s, t| {
+///         let product = s.dot(x.at(t), w.at(t));
+///         s.store(y.at(t), product);
+///     });
 /// });
 /// let program = s.finish();
 /// let base = Variant::new(1);

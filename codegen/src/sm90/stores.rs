@@ -95,12 +95,12 @@ impl Walk<'_, '_> {
     /// True if a subtile's place is released behind the store of the next one, not behind its own: where memory adds f32, so
     /// that it has the next box to add before it has read all of this one.
     fn released_late(&self, pass: &Pass<'_>) -> bool {
-        let adds = |leaf: &Leaf<'_>| match &leaf.op.kind {
-            OpKind::Store { dst, mode, .. } => {
-                let dtype = self.b.kernel.buffers[dst.buffer.index()].dtype;
-                *mode == StoreMode::Add && dtype == Dtype::F32
-            }
-            _ => false,
+        let adds = |leaf: &Leaf<'_>| {
+            let OpKind::Store { dst, mode, .. } = &leaf.op.kind else {
+                return false;
+            };
+            let dtype = self.b.kernel.buffers[dst.buffer.index()].dtype;
+            *mode == StoreMode::Add && dtype == Dtype::F32
         };
         let cta = &self.b.cta;
         let places = cta.region(SlotKind::Subtile).map_or(0, |it| it.slots);
