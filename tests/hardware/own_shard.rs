@@ -5,7 +5,7 @@ use crate::fine;
 use crate::op::{Ranks, ranks};
 use counterflow::codegen::interp::Numbers;
 use counterflow::prelude::bf16;
-use counterflow::{Communicator, Error, Program, families, op::Argument, schedules};
+use counterflow::{Communicator, Error, Program, Variant, families, op::Argument, schedules};
 
 /// Rows of the largest launch; columns, which are the depth as well.
 const SIZE: [usize; 2] = [640, 256];
@@ -101,6 +101,13 @@ fn of_rank(rank: &Communicator, which: Which) -> Result<(), Error> {
     }
     rank.synchronize()?;
     rank.barrier()
+}
+
+/// Kernels of these that no other test of the suite has, for what compiles them ahead.
+pub fn kernels() -> impl Iterator<Item = (Program, Variant)> {
+    [2, 3]
+        .map(|world| (schedules::reduce_scatter(), Variant::new(world)))
+        .into_iter()
 }
 
 fn in_worlds(worlds: impl IntoIterator<Item = Ranks>) {

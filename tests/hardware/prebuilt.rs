@@ -3,7 +3,8 @@
 use crate::case::{checked, variant_of};
 use crate::right::{JITTER, JITTERED, KINDS, NN, TN};
 use crate::{
-    SCHEDULES, accumulate, chain, fine, fused, host, no_depth, pulls, right, scratch, tiles, trials,
+    SCHEDULES, accumulate, chain, fine, fused, host, no_depth, own_shard, pulls, right, scratch,
+    tiles, trials,
 };
 use counterflow::codegen::cuda::{self, CudaSource};
 use counterflow::codegen::lower::lower;
@@ -67,6 +68,7 @@ fn wanted() -> Vec<(Probes, Program, Variant)> {
     let more = more.chain(right::of_fp8()).chain(scratch::kernels());
     wanted.extend(more.chain(no_depth::kernels()));
     wanted.extend(trials::kernels().map(of(none)));
+    wanted.extend(own_shard::kernels().map(of(none)));
     wanted.extend(crate::random::kernels().map(of(JITTER)));
     wanted.extend(crate::epilogue::kinds().into_iter().map(of(none)));
     wanted.extend(of_embed());
