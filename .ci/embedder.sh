@@ -99,4 +99,4 @@ TOML
 cp Cargo.lock "$work/united/Cargo.lock"
 # Nothing is linked, so no driver is needed.
 CUDARC_CUDA_VERSION=12030 cargo check --quiet --manifest-path "$work/united/Cargo.toml"
-echo "with candle's line of cudarc: one cudarc, linked, for CUDA 12.3"
+echo "with candle's line of cudarc: one cudarc, checked as it is linked, for CUDA 12.3"

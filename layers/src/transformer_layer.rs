@@ -320,7 +320,7 @@ impl TransformerLayer {
         });
         let of_mlp = of_mlp.transpose()?;
         let of_mlp = of_mlp.as_ref().map_or(dy.into(), OutputGradient::from);
-        // What attention's product gathers as it is comes to where it is gathered, once the MLP has gathered there.
+        // Attention's product gathers its gradient from the same buffer as the MLP, which is free again after the MLP's backward pass.
         let mut of_middle = match first {
             None => self.attention.next_gradient(rows)?,
             Some(_) => GradientPlace::of(self.lend(rows)?),

@@ -221,7 +221,7 @@ impl<T: Element> Tensor<T> {
         Tensor {
             memory: Arc::new(Memory {
                 place,
-                rank: Arc::new(rank.handle()),
+                rank: rank.shared().clone(),
             }),
             first: 0,
             shape,

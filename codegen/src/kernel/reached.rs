@@ -50,7 +50,7 @@ impl Kernel {
         usage.placement.symmetric && !(own && plain() && !self.is_reached_by_peers(tensor))
     }
 
-    /// True if no statement reads a tensor, or adds to it.
+    /// True if no statement reads a tensor, and none adds to it.
     ///
     /// ```
     /// use counterflow_codegen::program::TensorId;

@@ -39,7 +39,8 @@ use std::sync::Arc;
 ///     assert_eq!(written.lower(&variant.choices)?.text(), lower(&program, &variant)?.text());
 /// }
 /// assert!(written.orders_only("t.grouped") && !written.orders_only("tiles"));
-/// println!("{:?}", written.orders(&base.set("t.grouped", 4).choices));
+/// let orders = written.orders(&base.set("t.grouped", 4).choices);
+/// assert_eq!(format!("{:?}", orders[0].1), "Grouped(4)");
 /// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
 /// ```
 #[derive(Clone, Debug)]

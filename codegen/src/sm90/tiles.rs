@@ -87,7 +87,7 @@ impl Walk<'_, '_> {
                     nodes.append(&mut self.load(pass));
                     nodes
                 }
-                WarpRole::Store => self.store(pass, lag),
+                WarpRole::Store => self.store(pass, lag, passes.len() == 1),
                 WarpRole::Multiply => self.multiply(pass, var, tiles.clone()),
                 WarpRole::Fetch | WarpRole::Send | WarpRole::Spare | WarpRole::End => Vec::new(),
             });

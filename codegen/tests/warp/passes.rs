@@ -4,7 +4,7 @@ use crate::fixtures::strangers::one_shot;
 use crate::roles::right;
 use codegen::builder::*;
 use codegen::diag::Rule;
-use codegen::dtype::Dtype::{Bf16, E4M3};
+use codegen::dtype::Dtype::{Bf16, E4M3, F32};
 use codegen::lower::lower;
 use codegen::program::Program;
 use codegen::sm90;
@@ -83,6 +83,34 @@ fn a_vector_in_both_passes_and_a_wait_behind_all() {
         });
         s.wait(it.read.at(others()).at(t));
     }));
+}
+
+/// Sums in f32 that are added in both passes: no place is released behind the next store, which is in one pass alone.
+#[test]
+fn sums_are_added_in_both_passes() {
+    let program = schedule(|s, it, t| {
+        let product = s.dot(it.x.at(t), it.w.at(t));
+        let [early, late] = ["early", "late"].map(|name| s.accumulated(name, F32));
+        s.store_add(early.at(t), product.clone());
+        it.sent(s, t, &product);
+        s.wait(it.landed.at(others()).at(t));
+        let theirs = s.sum(it.partial.at(others()).at(t));
+        s.store(it.y.at(t), product.clone() + theirs.clone());
+        s.store_add(late.at(t), product + theirs);
+        s.for_ranks("peer", ranks().after_me(), |s, peer| {
+            s.signal(it.read.on(&peer).at(me()).at(t), 1);
+        });
+        s.wait(it.read.at(others()).at(t));
+    });
+    right(&program);
+    let text = cuda::emit(&verify::pipeline(built(&program).expect("built")).expect("right")).text;
+    let (_, kernel) = text.split_once("extern \"C\"").expect("a kernel");
+    let adds = kernel.matches("tma_reduce_add").count();
+    assert_eq!(
+        (adds, kernel.contains("tma_wait_read<1>")),
+        (2, false),
+        "{kernel}"
+    );
 }
 
 /// What warps that multiply do in the first pass of such an item whose operands have scales, and in the one behind it.

@@ -10,8 +10,8 @@ use counterflow::{Error, Tensor};
 
 impl Linear {
     /// Enqueues the gradient of the input, of this rank's gradient of the output, into `dx`; and adds the gradients of the weights
-    /// to what the caller has. `dy` is `&` a tensor, or [a place](Linear::gradient_place) that it was written to. Shapes are those of [`Linear::input_shape`] and [`Linear::output_shape`] for the rows of the
-    /// forward pass.
+    /// to what the caller has. `dy` is `&` a tensor, or [a place](Linear::gradient_place) that it was written to. Shapes are those of
+    /// [`Linear::input_shape`] and [`Linear::output_shape`] for the rows of the forward pass.
     ///
     /// # Errors
     /// [`Error::Usage`], before anything is enqueued, for tensors of another shape, and for a weight's gradient that is absent, or
@@ -88,6 +88,7 @@ impl Linear {
         gradients: &Gradients<'_>,
     ) -> Result<(), Error> {
         self.checks(rows, parameters)?;
+        self.is_last(dy.number(), true)?;
         if let Some(dy) = dy.tensor() {
             fits("dy", dy.shape(), self.output_shape(rows))?;
         }

@@ -12,7 +12,7 @@ use std::ops::{Deref, DerefMut};
 ///
 /// It is a [`Tensor`] to write to, such as by the backward pass of the layer behind. A row-parallel layer of bf16 gathers what is there
 /// from there; a tensor that is given in its place is copied first. All layers of a group have one such place, one after the other: once
-/// another place is asked for, or another gradient was given, this one's contents are gone, and a layer that is given it says so.
+/// another place is asked for, or another gradient was given, this one's contents are gone, and every layer of the group refuses it.
 ///
 /// ```
 /// use counterflow::Communicator;
@@ -127,7 +127,8 @@ impl Linear {
         Ok(place)
     }
 
-    /// That place before anything is written there: what is there now may be needed first. Behind that it [has come](Linear::has_come).
+    /// That place before anything is written there: the gradient that is there now may be needed first. Once it is not, the caller
+    /// says that the next one [has come](Linear::has_come).
     pub(crate) fn next_gradient(&self, rows: usize) -> Result<GradientPlace, Error> {
         exceeds(rows, self.userbuffers.shape()[0])?;
         if !self.gathers_gradients() {
@@ -153,6 +154,18 @@ impl Linear {
         self.userbuffers.gradients([whole, self.sides[0]])
     }
 
+    /// Refuses a place whose contents are gone: of a number that is not the last, or not where it should be.
+    pub(super) fn is_last(&self, number: Option<u64>, there: bool) -> Result<(), Error> {
+        let last = number.is_none_or(|number| self.userbuffers.is_last_gradient(number));
+        match last && there {
+            true => Ok(()),
+            false => Err(Error::Usage {
+                what: "a place for a gradient, after another gradient or for other rows".into(),
+                legal: "ask for a place for each gradient, with its rows, and give it to its layer before the next one".into(),
+            }),
+        }
+    }
+
     /// That buffer, with this rank's rows: they are there, or are put there.
     pub(super) fn put_gradient(
         &self,
@@ -164,14 +177,7 @@ impl Linear {
         match (dy.number(), dy.tensor()) {
             (Some(number), Some(there)) => {
                 let place = all.rows(own)?.address();
-                let last = self.userbuffers.is_last_gradient(number);
-                if !last || there.address() != place {
-                    return Err(Error::Usage {
-                        what: "a place for a gradient, after another gradient or for other rows"
-                            .into(),
-                        legal: "ask for a place for each gradient, with its rows, and give it to its layer before the next one".into(),
-                    });
-                }
+                self.is_last(Some(number), there.address() == place)?;
             }
             _ => {
                 self.userbuffers.another_gradient();

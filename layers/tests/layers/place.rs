@@ -161,6 +161,16 @@ fn a_place_whose_contents_are_gone_is_refused() {
                 .expect_err("another place")
                 .to_string(),
         ];
+        // A layer that gathers no gradient would read what is there, and refuses what is gone as well.
+        let other = LinearConfig {
+            ub_name: Some("qkv".into()),
+            ..LinearConfig::column(SIDES[0], SIDES[0])
+        };
+        let other = Case {
+            layer: &Linear::new(&buffers, &other)?,
+            ..case(MOST)
+        };
+        told.push(other.with(&first).expect_err("elsewhere").to_string());
         case(MOST).with(&second)?;
         case(MOST).with(&dy)?;
         told.push(
@@ -178,6 +188,6 @@ fn a_place_whose_contents_are_gone_is_refused() {
     });
     let wanted = "a place for a gradient, after another gradient or for other rows";
     for told in told.expect("two ranks") {
-        assert_eq!(told, [wanted, wanted]);
+        assert_eq!(told, [wanted, wanted, wanted]);
     }
 }

@@ -156,7 +156,7 @@ fn activations_and_their_gradients() {
     }
 }
 
-/// Of every number that bf16 has: right to its last bit, also where it is nearly 0, and never less than what is 0 to everyone.
+/// Of every number that bf16 has, GELU and SwiGLU beside f64: within bf16's rounding, and within 1e-34 where they are nearly 0.
 #[test]
 fn activations_of_every_number() {
     let every = Vec::from_iter((0..=u16::MAX).map(bf16::from_bits));

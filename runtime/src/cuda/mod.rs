@@ -98,9 +98,9 @@ impl Address {
         Address(self.0 + bytes)
     }
 
-    /// The address `bytes` below.
-    pub(crate) const fn minus(self, bytes: u64) -> Address {
-        Address(self.0.wrapping_sub(bytes))
+    /// The address `bytes` below, if there is one.
+    pub(crate) fn minus(self, bytes: u64) -> Option<Address> {
+        self.0.checked_sub(bytes).map(Address)
     }
 
     /// Bytes from an address below it.

@@ -68,7 +68,7 @@ pub(super) fn options(target: Target, probes: Probes, optimises: bool) -> Vec<St
         .jitter
         .map(|seed| format!("--define-macro=JITTER={seed}u"));
     options.extend(jitter);
-    // The front end and the assembler refuse the same texts.
+    // Half the time, and code that nobody should run: whether the text is C++ and PTX that the assembler takes.
     let quick = (!optimises).then(|| "--Ofast-compile=max".into());
     options.extend(quick);
     options

@@ -1,7 +1,7 @@
 //! A kernel's view of its tensors: sizes, addresses and TMA maps.
 
 use super::Loaded;
-use super::tensors::{Placement, Tensors, alone};
+use super::tensors::{Placement, Tensors, alone, low};
 use crate::communicator::Communicator;
 use crate::cuda::MapSpec;
 use crate::driver::Address;
@@ -126,7 +126,10 @@ impl Loaded {
                 match place.bytes {
                     // The rank has no rows of it, and stores none.
                     0 => (self.zeros.address(), stride),
-                    _ => (place.own.minus(below), stride),
+                    _ => {
+                        let start = place.own.minus(below);
+                        (start.ok_or_else(|| low(self.name(map.tensor)))?, stride)
+                    }
                 }
             }
         };

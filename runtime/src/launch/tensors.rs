@@ -179,6 +179,14 @@ impl Placement {
     }
 }
 
+/// Error of memory so low that the shards of the ranks before this one would lie below 0.
+pub(super) fn low(name: &str) -> Error {
+    Error::Usage {
+        what: format!("{name} lies lower than the shards before this rank's take"),
+        legal: "give a UserBuffer".into(),
+    }
+}
+
 /// Error of memory that peers address and that is not in the heap.
 pub(super) fn alone(name: &str) -> Error {
     Error::Usage {

@@ -4,7 +4,7 @@ use super::asked::{computes, loops};
 use super::subtiles::{Results, Sums};
 use crate::dtype::Dtype;
 use crate::kernel::{Kernel, Op, OpKind, Purpose, RoleKind, visit, visit_ops};
-use crate::program::{Side, StoreMode};
+use crate::program::{Home, Side, StoreMode};
 use crate::value::Value;
 
 /// Stores of the items of all roles that compute, and reads beside the operands of their products. All loops use the
@@ -40,7 +40,8 @@ pub(super) fn results(kernel: &Kernel) -> Results {
                 results.computed_scales = results.computed_scales.or(block);
                 let dtype = kernel.buffers[dst.buffer.index()].dtype;
                 results.bytes |= dtype.is_fp8();
-                results.added |= *mode == StoreMode::Add && dtype == Dtype::F32;
+                results.added |=
+                    *mode == StoreMode::Add && dtype == Dtype::F32 && dst.home == Home::Me;
                 let value = &kernel.values[usize::from(value.0)];
                 results.computed |= !matches!(value, Value::Acc(_));
                 dst

@@ -165,9 +165,9 @@ impl Needs {
     ///
     /// Left open, a tile that both warpgroups share has three quarters of its subtiles before it has another stage, so
     /// that the next tile starts while the last one is stored; in ping-pong two a warpgroup do, since the other one
-    /// multiplies meanwhile. So it is where memory adds products in f32: it takes them so slowly that the next tile's loads
-    /// wait behind them, and another stage hides more than another subtile. What stages leave goes to more subtiles, up to the
-    /// whole tile. (Measured on an H200.)
+    /// multiplies meanwhile. Two are enough, too, where memory adds products in f32: it takes them so slowly that the next
+    /// tile's loads wait behind them, and another stage hides more than another subtile. What stages leave goes to more
+    /// subtiles, up to the whole tile. (Measured on an H200.)
     ///
     /// # Errors
     /// What does not fit, and what would.

@@ -52,7 +52,8 @@ pub(super) struct Results {
     /// True if there is more than products that are stored as they are: then what a subtile becomes is in registers beside
     /// accumulators.
     pub computed: bool,
-    /// True if products in f32 are added to what is there: memory adds them, and takes them more slowly than it is written.
+    /// True if products in f32 are added to what is there in the rank's own memory, which takes them more slowly than it is
+    /// written.
     pub added: bool,
     /// True if FP8 is stored: lanes exchange their codes while what is read beside a product is in registers.
     pub bytes: bool,
