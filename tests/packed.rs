@@ -192,3 +192,21 @@ echo \"test result: ok. 1 passed; 0 failed\"",
     let (code, said) = packed.run(&["random"], &set);
     assert!(code == 0 && said.contains(" 7 launches compared"), "{said}");
 }
+
+#[test]
+fn one_gpu_passes_without_what_needs_two() {
+    let packed = Packed::new("two");
+    let told = "echo SKIPPED: two GPUs; echo \"test result: ok. 2 passed; 0 failed\"";
+    packed.program("hardware", told);
+    let (code, said) = packed.run(&["pulls"], &[]);
+    assert!(
+        code == 0 && said.contains("1 skipped") && said.contains("1 sections skipped a part"),
+        "{code}: {said}"
+    );
+    packed.program(
+        "bin/nvidia-smi",
+        "[[ $1 != -L ]] || printf 'GPU 0: one\\nGPU 1: two\\n'",
+    );
+    let (code, said) = packed.run(&["pulls"], &[("FRESH", "1")]);
+    assert!(code == 1 && said.contains("1 failed"), "{code}: {said}");
+}
