@@ -8,8 +8,9 @@ use crate::side::{
     AttentionKernels, CodedElementKernels, CodedNormKernels, ElementKernels, NormKernels,
 };
 use crate::step::{CODES, blocks, together};
+use counterflow::driver::Address;
 use counterflow::prelude::{bf16, e4m3};
-use counterflow::{Communicator, Dtype, Error, UserBuffer, quantise};
+use counterflow::{Communicator, Dtype, Error, Tensor, UserBuffer, quantise};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tracing::warn;
@@ -357,6 +358,17 @@ impl Userbuffers {
     /// The buffer that gradients are gathered in, as so many rows over all ranks.
     pub(crate) fn gradients(&self, shape: [usize; 2]) -> Result<UserBuffer<bf16>, Error> {
         self.0.gradients.0.shaped(shape)
+    }
+
+    /// True if some of a tensor is where gradients are gathered.
+    pub(crate) fn holds_gradient(&self, tensor: &Tensor<bf16>) -> bool {
+        let bytes = |first: Address, elements: usize| {
+            first..first.plus((elements * size_of::<bf16>()) as u64)
+        };
+        let all = &self.0.gradients.0;
+        let all = bytes(all.address(), all.len());
+        let own = bytes(tensor.address(), tensor.len());
+        all.start < own.end && own.start < all.end
     }
 
     /// The number of the gradient that comes there now. What was there before is gone.

@@ -89,6 +89,7 @@ impl Linear {
     ) -> Result<(), Error> {
         self.checks(rows, parameters)?;
         self.is_last(dy.number(), true)?;
+        self.is_no_place(dy)?;
         if let Some(dy) = dy.tensor() {
             fits("dy", dy.shape(), self.output_shape(rows))?;
         }

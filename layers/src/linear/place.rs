@@ -12,7 +12,8 @@ use std::ops::{Deref, DerefMut};
 ///
 /// It is a [`Tensor`] to write to, such as by the backward pass of the layer behind. A row-parallel layer of bf16 gathers what is there
 /// from there; a tensor that is given in its place is copied first. All layers of a group have one such place, one after the other: once
-/// another place is asked for, or another gradient was given, this one's contents are gone, and every layer of the group refuses it.
+/// another place is asked for, or another gradient was given, this one's contents are gone, and every layer of the group refuses it. Every
+/// layer refuses the tensor without its place as a gradient, too (`&*place`, a handle or rows of it): it does not know whose it is.
 ///
 /// ```
 /// use counterflow::Communicator;
@@ -162,6 +163,18 @@ impl Linear {
             false => Err(Error::Usage {
                 what: "a place for a gradient, after another gradient or for other rows".into(),
                 legal: "ask for a place for each gradient, with its rows, and give it to its layer before the next one".into(),
+            }),
+        }
+    }
+
+    /// Refuses memory of a place that is given as a tensor: it has no number, so nobody could tell whose gradient is there.
+    pub(super) fn is_no_place(&self, dy: &dyn Source) -> Result<(), Error> {
+        let plain = dy.tensor().filter(|_| dy.number().is_none());
+        match plain.is_some_and(|plain| self.userbuffers.holds_gradient(plain)) {
+            false => Ok(()),
+            true => Err(Error::Usage {
+                what: "a gradient's place as a plain tensor".into(),
+                legal: "give the `GradientPlace` itself (`&place`, not `&*place`): it knows whether its contents are still there".into(),
             }),
         }
     }

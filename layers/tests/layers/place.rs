@@ -46,6 +46,7 @@ fn proj(buffers: &Userbuffers, fp8: Option<Recipe>, on: bool) -> Result<Linear, 
 }
 
 /// A step of so many rows: dx and the weight's gradient as bits, and the bytes that the backward pass copied.
+#[derive(Clone, Copy)]
 struct Case<'a> {
     buffers: &'a Userbuffers,
     layer: &'a Linear,
@@ -189,5 +190,48 @@ fn a_place_whose_contents_are_gone_is_refused() {
     let wanted = "a place for a gradient, after another gradient or for other rows";
     for told in told.expect("two ranks") {
         assert_eq!(told, [wanted, wanted, wanted]);
+    }
+}
+
+/// A place that is handed on as the tensor that it also is: whose gradient it has, nobody could tell any more.
+#[test]
+fn a_place_is_no_plain_gradient() {
+    let told = each(2, |rank| {
+        let buffers = userbuffers_of(rank, [MOST, SIDES[1]], "", vec![QuantizationMode::None])?;
+        let layer = proj(&buffers, None, true)?;
+        let case = Case {
+            buffers: &buffers,
+            layer: &layer,
+            rows: MOST,
+        };
+        let fewer = Case { rows: 16, ..case };
+        let other = LinearConfig {
+            ub_name: Some("qkv".into()),
+            ..LinearConfig::column(SIDES[0], SIDES[0])
+        };
+        let other = Case {
+            layer: &Linear::new(&buffers, &other)?,
+            ..case
+        };
+        let dy = random(rank, layer.output_shape(MOST), 7)?;
+        let there = place(&layer, MOST, &dy)?;
+        let handle = Tensor::clone(&there);
+        let part = there.rows(0..layer.output_shape(16)[0])?;
+        let refused = [
+            case.with(&*there),
+            case.with(&handle),
+            other.with(&handle),
+            fewer.with(&part),
+        ];
+        let told = refused.map(|done| done.expect_err("a plain tensor").to_string());
+        // The place itself is taken, as is another tensor.
+        let wanted = case.with(&there)?;
+        assert!(case.with(&dy)?.0 == wanted.0, "the same bits");
+        rank.synchronize()?;
+        rank.barrier()?;
+        Ok(told)
+    });
+    for told in told.expect("two ranks") {
+        assert_eq!(told, ["a gradient's place as a plain tensor"; 4]);
     }
 }
