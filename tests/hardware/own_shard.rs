@@ -21,11 +21,13 @@ enum Which {
     Candidate(usize),
 }
 
-const ALL: [Which; 6] = [
+const ALL: [Which; 8] = [
     Which::Schedule(schedules::gemm_rs),
     Which::Schedule(schedules::gemm_rs_across),
     Which::Schedule(schedules::rs_ring),
     Which::Schedule(schedules::reduce_scatter),
+    Which::Schedule(schedules::bulk_rs),
+    Which::Schedule(schedules::mlp),
     Which::Candidate(1),
     Which::Candidate(2),
 ];
@@ -56,7 +58,9 @@ fn of_rank(rank: &Communicator, which: Which) -> Result<(), Error> {
     let builder = builder.first_options().up_to(most, side, side);
     rank.reserve(2 * builder.workspace()?.heap + (8 << 20))?;
     let op = builder.build()?;
-    assert!(!op.needs("y")?.in_heap, "peers do not address it");
+    // What each rank keeps its shard of.
+    let sum = if op.needs("r").is_ok() { "r" } else { "y" };
+    assert!(!op.needs(sum)?.in_heap, "peers do not address it");
     let mut numbers = Numbers::new(7 + u64::from(rank.rank()));
     let x = rank.zeros::<bf16>([most, side])?;
     x.write(&random(&mut numbers, most * side))?;
@@ -64,12 +68,25 @@ fn of_rank(rank: &Communicator, which: Which) -> Result<(), Error> {
     w.write(&random(&mut numbers, side * side))?;
     let each = most.div_ceil(rank.world() as usize);
     let mut heap = rank.allocate::<bf16>("y", [each, side])?;
+    let gathered = rank.allocate::<bf16>("x", [each * rank.world() as usize, side])?;
+    gathered.write(&random(&mut numbers, gathered.len()))?;
+    let mut beside = rank.zeros::<bf16>([most, side])?;
     for rows in ROWS {
-        let launch = |y: Argument<'_>| {
-            let launch = op.on(rank).tensor("y", y).rows(rows);
-            match op.needs("g") {
-                Ok(_) => launch.tensor("g", &x).launch(),
-                Err(_) => launch.tensor("x", &x).tensor("w", &w).launch(),
+        let mut launch = |y: Argument<'_>| {
+            let launch = op.on(rank).tensor(sum, y).rows(rows);
+            // Operands that it has, of those that these have.
+            let launch = match op.needs("up") {
+                Ok(_) => launch
+                    .tensor("x", &gathered)
+                    .tensor("up", &w)
+                    .tensor("down", &w),
+                Err(_) if op.needs("x").is_ok() => launch.tensor("x", &x).tensor("w", &w),
+                Err(_) => launch,
+            };
+            match (op.needs("g"), sum) {
+                (Ok(_), "r") => launch.tensor("g", &x).tensor("y", &mut beside).launch(),
+                (Ok(_), _) => launch.tensor("g", &x).launch(),
+                (Err(_), _) => launch.launch(),
             }
         };
         let own = rank.shard(rank.rank(), rows).len();
