@@ -302,14 +302,30 @@ fn a_forward_pass_that_is_made_again_gives_the_same_with_dropout() {
         for again in [false, true] {
             let states = rng.states();
             let (mut y, mut dx) = (rank.zeros(shape)?, rank.zeros(shape)?);
-            let mut saved = layer.forward([rows, BATCH], &x, &parameters(&held), &mut y)?;
+            // Kernels of ops, steps and copies that a forward pass enqueues, beside what it saves.
+            let forward = |y: &mut _| {
+                let counts = || {
+                    let all = rank.enqueued();
+                    [all.kernels, all.steps, all.copies]
+                };
+                let before = counts();
+                let saved = layer.forward([rows, BATCH], &x, &parameters(&held), y)?;
+                let after = counts();
+                Ok::<_, Error>((saved, [0, 1, 2].map(|at| after[at] - before[at])))
+            };
+            let (mut saved, enqueued) = forward(&mut y)?;
             if again {
                 let first = y.read()?;
                 drop(saved);
                 rng.restore(states.clone());
                 y.fill(0)?;
-                saved = layer.forward([rows, BATCH], &x, &parameters(&held), &mut y)?;
+                let made_again;
+                (saved, made_again) = forward(&mut y)?;
                 assert_eq!(y.read()?, first, "made again");
+                assert_eq!(
+                    made_again, enqueued,
+                    "the same fused kernels, and no others"
+                );
             }
             for gradient in &held.gradients {
                 gradient.fill(0)?;
