@@ -77,14 +77,14 @@ fn the_side_kernels_compile_and_keep_what_they_have_in_registers() {
     let recipe = |scaling| Recipe::new(rule, scaling, Dtype::Bf16);
     let blocks = Scaling::Current(Granularity::BLOCK_1X128);
     let texts = [
-        ("layer norm", side::norm_text(&layer), 3),
+        ("layer norm", side::norm_text(&layer), 4),
         (
             "RMS norm",
             side::norm_text(&Norm {
                 zero_centered_gamma: true,
                 ..Norm::new(Normalization::RmsNorm)
             }),
-            3,
+            4,
         ),
         (
             "a norm to codes, delayed scaling",
@@ -118,7 +118,7 @@ fn the_side_kernels_compile_and_keep_what_they_have_in_registers() {
         for kernel in &compiled.facts {
             println!("{}: {} registers", kernel.name, kernel.registers);
             assert_eq!(kernel.frame, 0, "{}: {}", kernel.name, compiled.log);
-            // Two CTAs of 256 threads on an SM.
+            // Two CTAs of 256 threads on an SM, or one of 512.
             assert!(kernel.registers <= 128, "{}", kernel.name);
         }
     }

@@ -10,12 +10,15 @@ use counterflow::{Communicator, Error, Pending, quantise};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Threads of every CTA.
+/// Threads of a CTA.
 pub(super) const THREADS: usize = 256;
+/// Threads of a CTA that has an SM to itself.
+const WIDE: u32 = 512;
 
 /// Texts that kernels include.
-pub const HEADERS: [(&str, &str); 15] = [
+pub const HEADERS: [(&str, &str); 16] = [
     ("numbers.cuh", include_str!("kernels/numbers.cuh")),
+    ("ahead.cuh", include_str!("kernels/ahead.cuh")),
     ("philox.cuh", include_str!("kernels/philox.cuh")),
     ("normed.cuh", include_str!("kernels/normed.cuh")),
     ("norm.cuh", include_str!("kernels/norm.cuh")),
@@ -82,6 +85,11 @@ impl Kernels {
     /// Memory between two launches.
     pub fn lend(&self, shape: [usize; 2]) -> Result<Lent<f32>, Error> {
         self.scratch.lend_growing(&self.rank, shape)
+    }
+
+    /// SMs of the rank's GPU.
+    pub fn sms(&self) -> usize {
+        self.rank.gpu().sms() as usize
     }
 
     /// A launch in the order of the rank's own.
@@ -181,21 +189,61 @@ impl<'a> Call<'a> {
         threads: usize,
         twin: impl FnOnce(&Running<'_>) -> Result<(), Error>,
     ) -> Result<Option<Pending>, Error> {
+        let ctas = threads.div_ceil(THREADS);
+        // Kernels count threads in 32 bits.
+        let counted = u32::try_from(threads.next_multiple_of(THREADS));
+        let ctas = counted.ok().map(|_| ctas as u32);
+        let ctas = ctas.ok_or_else(|| Error::Usage {
+            what: format!("{} of {threads} threads", self.kernel),
+            legal: "launch it for parts of the rows".into(),
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_ctas(LaunchConfig::of(ctas, THREADS as u32), twin) }
+    }
+
+    /// Enqueues it with `most` CTAs that have an SM to themselves, or one for each row if there are fewer rows: as `launch`.
+    ///
+    /// # Safety
+    /// As `launch`.
+    pub unsafe fn launch_wide(
+        self,
+        rows: usize,
+        most: usize,
+        twin: impl FnOnce(&Running<'_>) -> Result<(), Error>,
+    ) -> Result<Option<Pending>, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_ctas(LaunchConfig::of(rows.min(most) as u32, WIDE), twin) }
+    }
+
+    /// Enqueues it with so many CTAs of 256 threads, which may start while the launch before ends: as `launch`.
+    ///
+    /// # Safety
+    /// As `launch`; the kernel waits itself for the launch before, which is one of the caller's, and which waits for nobody.
+    pub unsafe fn launch_early(
+        self,
+        ctas: usize,
+        twin: impl FnOnce(&Running<'_>) -> Result<(), Error>,
+    ) -> Result<Option<Pending>, Error> {
+        let grid = LaunchConfig {
+            dependent_launch: true,
+            ..LaunchConfig::of(ctas as u32, THREADS as u32)
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_ctas(grid, twin) }
+    }
+
+    unsafe fn launch_ctas(
+        self,
+        grid: LaunchConfig,
+        twin: impl FnOnce(&Running<'_>) -> Result<(), Error>,
+    ) -> Result<Option<Pending>, Error> {
         let Call {
             kernels,
             kernel,
             step,
             items,
         } = self;
-        let ctas = threads.div_ceil(THREADS);
-        // Kernels count threads in 32 bits.
-        let counted = u32::try_from(threads.next_multiple_of(THREADS));
-        let ctas = counted.ok().map(|_| ctas as u32);
-        let ctas = ctas.ok_or_else(|| Error::Usage {
-            what: format!("{kernel} of {threads} threads"),
-            legal: "launch it for parts of the rows".into(),
-        })?;
-        if ctas == 0 {
+        if grid.ctas == 0 {
             return Ok(None);
         }
         let work = |running: &Running<'_>| {
@@ -212,7 +260,6 @@ impl<'a> Call<'a> {
                     Item::Bytes(bytes) => arguments.bytes(bytes),
                 }
             }
-            let grid = LaunchConfig::of(ctas, THREADS as u32);
             // SAFETY: the caller's promise; the step keeps the memory until the kernel has ended.
             unsafe { functions[kernel].launch(running.stream().cuda()?, grid, &arguments) }
         };

@@ -9,9 +9,12 @@ use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Tensor};
 use std::sync::Arc;
 
+/// Bytes of shared memory of a CTA that reads rows of logits ahead: two rows, or the first 57,344 columns of each.
+const SHARED: u32 = 7 << 15;
+
 /// The kernel of cross-entropy: CUDA.
 pub fn loss_text() -> String {
-    "#include \"loss.cuh\"\n".into()
+    format!("#define SHARED {SHARED}u\n#include \"loss.cuh\"\n")
 }
 
 /// Cross-entropy on a rank that has all classes, and the two steps of it on one that has some:
@@ -40,11 +43,11 @@ impl LossKernels {
     /// [`Error::Toolkit`] without a compiler; what the driver refuses.
     pub fn load(rank: &Arc<Communicator>) -> Result<LossKernels, Error> {
         let names = [
-            "cross_entropy",
-            "cross_entropy_part",
-            "cross_entropy_of_parts",
+            ("cross_entropy", SHARED),
+            ("cross_entropy_part", SHARED),
+            ("cross_entropy_of_parts", 0),
         ];
-        Kernels::load(rank, &loss_text(), &names).map(LossKernels)
+        Kernels::load_sharing(rank, &loss_text(), &names).map(LossKernels)
     }
 
     /// The loss of each row of logits, and its gradient times `scale`. A target of [`twin::IGNORED`] has neither; one that is no class
@@ -67,7 +70,8 @@ impl LossKernels {
         let call = call.read::<u32>("targets", rows, targets);
         let call = call.written::<f32>("losses", rows, losses);
         let call = call.written::<bf16>("the gradient", rows * columns, gradient);
-        let call = call.number(columns).bytes(&scale.to_le_bytes());
+        let call = call.number(rows).number(columns);
+        let call = call.bytes(&scale.to_le_bytes());
         let twin = |running: &Running<'_>| {
             let x: Vec<bf16> = running.read(0, rows * columns)?;
             let targets: Vec<u32> = running.read(1, rows)?;
@@ -78,8 +82,8 @@ impl LossKernels {
             running.write(2, &losses.collect::<Vec<f32>>())?;
             running.write(3, &dx)
         };
-        // SAFETY: a CTA for each row, which stays inside of it; the parameters are the kernel's.
-        unsafe { call.launch(rows * THREADS, twin).map(drop) }
+        // SAFETY: CTAs stay inside of the rows; the parameters are the kernel's.
+        unsafe { call.launch_wide(rows, self.0.sms(), twin).map(drop) }
     }
 
     /// Computes the part of each row that this rank has, which has the classes from `first` on:
@@ -100,7 +104,7 @@ impl LossKernels {
         let call = call.read::<bf16>("logits", rows * columns, logits);
         let call = call.read::<u32>("targets", rows, targets);
         let call = call.written::<f32>("parts", 4 * rows, parts);
-        let call = call.number(columns).number(first);
+        let call = call.number(rows).number(columns).number(first);
         let twin = |running: &Running<'_>| {
             let x: Vec<bf16> = running.read(0, rows * columns)?;
             let targets: Vec<u32> = running.read(1, rows)?;
@@ -112,8 +116,8 @@ impl LossKernels {
             });
             running.write(2, &parts.collect::<Vec<f32>>())
         };
-        // SAFETY: a CTA for each row, which stays inside of it; the parameters are the kernel's.
-        unsafe { call.launch(rows * THREADS, twin).map(drop) }
+        // SAFETY: CTAs stay inside of the rows; the parameters are the kernel's.
+        unsafe { call.launch_wide(rows, self.0.sms(), twin).map(drop) }
     }
 
     /// The loss of each row, and the gradient of this rank's logits times `scale`, of all ranks' parts: those of the first rank's rows,
@@ -156,7 +160,7 @@ impl LossKernels {
             running.write(3, &losses.collect::<Vec<f32>>())?;
             running.write(4, &dx)
         };
-        // SAFETY: as in `part`.
+        // SAFETY: a CTA for each row, which stays inside of it; the parameters are the kernel's.
         unsafe { call.launch(rows * THREADS, twin).map(drop) }
     }
 }

@@ -8,8 +8,12 @@ use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Tensor};
 use std::sync::Arc;
 
-/// Bytes of shared memory of a CTA of `norm_backward`: 2 rows of x and of dy, of 8192 columns each.
-const SHARED: u32 = 1 << 16;
+/// Bytes of shared memory of a CTA of `norm_backward`: two rows of x, dy and what is added, of so many columns.
+const SHORT_SHARED: u32 = 2 * 3 * 2 * SHORT as u32;
+/// Columns of the longest row of `norm_backward`.
+const SHORT: usize = 8192;
+/// The same of `norm_backward_long`, of which so much of each row is in shared memory: 16,384 columns.
+const LONG_SHARED: u32 = 2 * SHORT_SHARED;
 
 /// Lines that `normed.cuh` reads.
 pub(super) fn norm_lines(norm: &Norm) -> String {
@@ -28,7 +32,9 @@ pub(super) fn norm_lines(norm: &Norm) -> String {
 /// The kernels of a norm: CUDA.
 pub fn norm_text(norm: &Norm) -> String {
     let lines = norm_lines(norm);
-    format!("{lines}#define SHARED {SHARED}u\n#include \"norm.cuh\"\n")
+    format!(
+        "{lines}#define SHORT_SHARED {SHORT_SHARED}u\n#define LONG_SHARED {LONG_SHARED}u\n#include \"norm.cuh\"\n"
+    )
 }
 
 /// A norm on a rank.
@@ -71,7 +77,8 @@ impl NormKernels {
     pub fn load(rank: &Arc<Communicator>, norm: Norm) -> Result<NormKernels, Error> {
         let names = [
             ("norm_forward", 0),
-            ("norm_backward", SHARED),
+            ("norm_backward", SHORT_SHARED),
+            ("norm_backward_long", LONG_SHARED),
             ("norm_add", 0),
         ];
         let kernels = Kernels::load_sharing(rank, &norm_text(&norm), &names)?;
@@ -145,7 +152,10 @@ impl NormKernels {
         let norm = self.norm;
         let count = rows.min(SLABS);
         let mut slabs = self.kernels.lend([2 * count, columns])?;
-        let call = self.kernels.call("norm_backward");
+        let call = self.kernels.call(match columns <= SHORT {
+            true => "norm_backward",
+            false => "norm_backward_long",
+        });
         let call = call.read::<bf16>("x", rows * columns, x);
         let call = call.read::<bf16>("dy", rows * columns, dy);
         let call = call.read::<bf16>("γ", columns, gamma);
@@ -179,7 +189,7 @@ impl NormKernels {
         let call = call.number(rows).number(columns);
         let call = call.number(usize::from(has_beta));
         // SAFETY: a CTA for each slab, which stays inside of it and of its rows; the parameters are the kernel's.
-        unsafe { call.launch(count * THREADS, twin)? };
+        unsafe { call.launch_wide(count, SLABS, twin)? };
 
         let call = self.kernels.call("norm_add");
         let call = call.read::<f32>("slabs", 2 * count * columns, &*slabs);
@@ -199,8 +209,8 @@ impl NormKernels {
         };
         let ctas = (1 + usize::from(has_beta)) * columns.div_ceil(32);
         let call = call.number(count).number(columns);
-        // SAFETY: a CTA for each 32 columns of each gradient.
-        unsafe { call.launch(ctas * THREADS, twin).map(drop) }
+        // SAFETY: a CTA for each 32 columns of each gradient. It waits for the launch before, which does not write what it reads earlier.
+        unsafe { call.launch_early(ctas, twin).map(drop) }
     }
 }
 

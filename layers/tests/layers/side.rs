@@ -85,7 +85,7 @@ fn kernels_and_twin_have_the_same_numbers() {
             ["#define LN_2_HIGH", "from_bf16"],
             include_str!("../../src/side/twin/numbers.rs"),
             ["const LN_2", "fn larger"],
-            20,
+            21,
         ),
         (
             include_str!("../../src/side/kernels/activations.cuh"),

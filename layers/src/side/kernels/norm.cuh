@@ -1,5 +1,7 @@
-// Normalisation of rows. The text before says what normed.cuh reads.
+// Normalisation of rows. The text before says what normed.cuh reads, and the bytes of shared memory
+// that launches of norm_backward and norm_backward_long give: SHORT_SHARED and LONG_SHARED.
 
+#include "ahead.cuh"
 #include "normed.cuh"
 
 // y = norm(x), a CTA for each row; `statistics` has the mean and one over the deviation of each row.
@@ -11,21 +13,21 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     });
 }
 
-// Copies 16 bytes to shared memory; the thread that waits for its copies may read them.
-__device__ __forceinline__ void copy_async(uint4* to, const void* from, u64 eight) {
-    const u32 address = static_cast<u32>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(static_cast<const uint4*>(from) + eight) : "memory");
+// Rows that are on their way: more would keep the first one from coming.
+constexpr u32 STAGES = 2;
+// Eights that a thread has of a row of 8192 columns, and of a longer one in a stage: 16,384 columns. Their sums are in registers.
+constexpr u32 SHORT = 2, LONG = 4;
+static_assert(SHORT_SHARED == STAGES * 3 * SHORT * WIDE * sizeof(uint4) && LONG_SHARED == STAGES * 3 * LONG * WIDE * sizeof(uint4),
+              "rows of x, dy and what is added");
+
+// f(which of this thread's, or SUMMED; which of the row's) for each eight of this thread.
+template <u32 SUMMED, class F>
+__device__ __forceinline__ void of_wide_row(u32 eights, F f) {
+#pragma unroll
+    for (u32 i = 0; i < SUMMED; ++i)
+        if (i * WIDE < eights && i * WIDE + threadIdx.x < eights) f(i, i * WIDE + threadIdx.x);
+    for (u32 at = SUMMED * WIDE + threadIdx.x; SUMMED == LONG && at < eights; at += WIDE) f(SUMMED, at);
 }
-__device__ __forceinline__ void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until the copies of all rows but the last `ahead` are there.
-__device__ __forceinline__ void copies_wait(u32 ahead) {
-    if (ahead == 1) asm volatile("cp.async.wait_group 1;" ::: "memory");
-    else if (ahead == 3) asm volatile("cp.async.wait_group 3;" ::: "memory");
-    else asm volatile("cp.async.wait_group 7;" ::: "memory");
-}
-// Eights of x that a thread has in shared memory, and of dy: those of 2, 4 or 8 rows.
-constexpr u32 SLOTS = 2 * HELD;
-static_assert(HELD == 4 && SHARED == 2 * SLOTS * THREADS * sizeof(uint4), "copies_wait knows 2, 4 and 8 rows");
 
 // 8 sums of a slab.
 __device__ __forceinline__ void load_sums(const float* from, u32 eight, Num* sums) {
@@ -38,109 +40,148 @@ __device__ __forceinline__ void store_sums(float* to, u32 eight, const Num* sums
     reinterpret_cast<float4*>(to)[2 * eight + 1] = make_float4(sums[4].v, sums[5].v, sums[6].v, sums[7].v);
 }
 
+// Eight elements of x, dy and gamma.
+struct Three {
+    Eight x, dy, gamma;
+    __device__ __forceinline__ Num scaled(u32 j) const { return dy[j] * gamma_of(gamma, j); }
+    __device__ __forceinline__ Num normed(u32 j, float2 of) const { return centered(x[j], of.x) * Num(of.y); }
+};
+
 // dx of dy = the gradient of the norm's output; what `residual` has of each element is added before dx is rounded. A CTA has every row
 // that is gridDim.x behind its last one, and leaves the sums of gamma's and beta's gradients over them in its slab: gammas, then betas.
 //
-// Rows come to shared memory while those before are worked on. A thread reads only what it copied itself. Columns behind
-// HELD eights for each thread are read from memory twice, and their sums are kept in the slab.
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    norm_backward(const void* x, const void* dy, const void* gamma, const float2* statistics, const void* residual, void* dx, float* slabs,
-                  u32 rows, u32 columns, u32 has_beta) {
-    extern __shared__ uint4 of_x[];
-    uint4* const of_dy = of_x + SLOTS * THREADS;
-    const u32 eights = columns / 8, per_row = (min(eights, HELD * THREADS) + THREADS - 1) / THREADS, depth = SLOTS / per_row;
+// Rows come to shared memory while those before are worked on. SUMMED is SHORT: no row is longer, threads read it once, and its stage is
+// free when they meet. LONG: they read it twice; columns behind SUMMED eights of each thread come from memory, twice, and their sums are
+// kept in the slab.
+template <u32 SUMMED>
+__device__ __forceinline__ void backward(const void* x, const void* dy, const void* gamma, const float2* statistics, const void* residual,
+                                         void* dx, float* slabs, u32 rows, u32 columns, u32 has_beta) {
+    constexpr bool KEEPS = SUMMED == SHORT;
+    extern __shared__ __align__(128) uint4 stages[];
+    __shared__ __align__(8) u64 barriers[STAGES];
+    // Of each stage's row: threads that still read those of a row are one row behind at most.
+    __shared__ float of_warps[STAGES][1 + LAYER][WIDE_WARPS];
+    const u32 eights = columns / 8, here = min(eights, SUMMED * WIDE);
     const Num count = static_cast<float>(columns);
     float* const slab = slabs + u64(blockIdx.x) * 2 * columns;
-    Num gammas[HELD][8], betas[HELD][8];
+    Stages ahead;
+    ahead.begin(barriers, STAGES);
+    const auto ask = [&](u32 row, u32 stage) {
+        if (threadIdx.x != 0 || row >= rows) return;
+        uint4* const to = stages + stage * 3 * here;
+        const u64 first = u64(row) * eights;
+        ahead.expect(stage, (residual != nullptr ? 3 : 2) * here);
+        ahead.copy(stage, to, x, first, here);
+        ahead.copy(stage, to + here, dy, first, here);
+        if (residual != nullptr) ahead.copy(stage, to + 2 * here, residual, first, here);
+    };
+    ask(blockIdx.x, 0);
+    ask(blockIdx.x + gridDim.x, 1);
+    Num gammas[SUMMED][8], betas[SUMMED][8];
+    Three kept[SUMMED];
+    Eight more[SUMMED];
 #pragma unroll
-    for (u32 i = 0; i < HELD; ++i)
+    for (u32 i = 0; i < SUMMED; ++i) {
 #pragma unroll
         for (u32 j = 0; j < 8; ++j) gammas[i][j] = 0.f, betas[i][j] = 0.f;
-    const auto place = [&](u32 stage, u32 i) { return (stage * per_row + i) * THREADS + threadIdx.x; };
-    const auto fetch = [&](u32 row, u32 stage, u32 i, u32 at) {
-        copy_async(&of_x[place(stage, i)], x, u64(row) * eights + at);
-        copy_async(&of_dy[place(stage, i)], dy, u64(row) * eights + at);
-    };
-    for (u32 stage = 0; stage < depth; ++stage) {
-        const u32 row = blockIdx.x + stage * gridDim.x;
-        if (row < rows) of_row(eights, [&](u32 i, u32 at) {
-            if (i < HELD) fetch(row, stage, i, at);
-        });
-        copies_end();
     }
-    u32 stage = 0;
+    of_wide_row<SUMMED>(eights, [&](u32 i, u32 at) {
+        if (KEEPS && i < SUMMED) kept[i % SUMMED].gamma.load(gamma, at);
+    });
+    u32 stage = 0, turn = 0;
     float2 of = statistics[blockIdx.x];
     for (u32 row = blockIdx.x; row < rows; row += gridDim.x) {
         const u64 first = u64(row) * eights;
-        const Num center = of.x, rstd = of.y;
+        const float2 its = of;
         if (row + gridDim.x < rows) of = statistics[row + gridDim.x];
-        const auto both = [&](u32 i, u32 at, Eight& x8, Eight& dy8) {
-            if (i < HELD) return x8.load(of_x, place(stage, i)), dy8.load(of_dy, place(stage, i));
-            x8.load(x, first + at), dy8.load(dy, first + at);
+        const uint4* const there = stages + stage * 3 * here;
+        const auto read = [&](u32 i, u32 at, Three& three) {
+            if (!KEEPS) three.gamma.load(gamma, at);
+            if (i < SUMMED) three.x.load(there, at), three.dy.load(there, here + at);
+            else three.x.load(x, first + at), three.dy.load(dy, first + at);
         };
-        Eight more[HELD];
-        if (residual != nullptr) of_row(eights, [&](u32 i, u32 at) {
-            if (i < HELD) more[i].load(residual, first + at);
-        });
-        copies_wait(depth - 1);
-        Num sum = 0.f, along = 0.f;
-        of_row(eights, [&](u32 i, u32 at) {
-            Eight x8, dy8, gamma8;
-            both(i, at, x8, dy8);
-            gamma8.load(gamma, at);
+        const auto read_more = [&](u32 i, u32 at, Eight& eight) {
+            if (residual == nullptr) return;
+            if (i < SUMMED) eight.load(there, 2 * here + at);
+            else eight.load(residual, first + at);
+        };
+        ahead.wait(stage, turn);
+        // Along the row, and for LayerNorm the sum.
+        Num sums[1 + LAYER];
+#pragma unroll
+        for (u32 i = 0; i < 1 + LAYER; ++i) sums[i] = 0.f;
+        of_wide_row<SUMMED>(eights, [&](u32 i, u32 at) {
+            Three once, &three = KEEPS ? kept[i % SUMMED] : once;
+            read(i, at, three);
+            if (KEEPS) read_more(i, at, more[i % SUMMED]);
 #pragma unroll
             for (u32 j = 0; j < 8; ++j) {
-                const Num scaled = dy8[j] * gamma_of(gamma8, j), normed = centered(x8[j], center) * rstd;
+                const Num normed = three.normed(j, its);
+                sums[0] = fma_of(three.scaled(j), normed, sums[0]);
 #if LAYER
-                sum = sum + scaled;
+                sums[1] = sums[1] + three.scaled(j);
 #endif
-                along = along + scaled * normed;
-                if (i < HELD) gammas[i % HELD][j] = gammas[i % HELD][j] + dy8[j] * normed;
-                if (i < HELD && has_beta) betas[i % HELD][j] = betas[i % HELD][j] + dy8[j];
+                if (i < SUMMED) gammas[i % SUMMED][j] = fma_of(three.dy[j], normed, gammas[i % SUMMED][j]);
+                if (i < SUMMED && has_beta) betas[i % SUMMED][j] = betas[i % SUMMED][j] + three.dy[j];
             }
-            if (i < HELD) return;
+            if (i < SUMMED) return;
             const auto add = [&](float* kept, bool is_beta) {
                 Num sums[8];
                 load_sums(kept, at, sums);
 #pragma unroll
                 for (u32 j = 0; j < 8; ++j) {
-                    const Num term = is_beta ? dy8[j] : dy8[j] * (centered(x8[j], center) * rstd);
-                    sums[j] = (row == blockIdx.x ? Num(0.f) : sums[j]) + term;
+                    const Num sum = row == blockIdx.x ? Num(0.f) : sums[j];
+                    sums[j] = is_beta ? sum + three.dy[j] : fma_of(three.dy[j], three.normed(j, its), sum);
                 }
                 store_sums(kept, at, sums);
             };
             add(slab, false);
             if (has_beta) add(slab + columns, true);
         });
+        sums_of_cta(of_warps[stage], sums);
+        const u32 next = row + STAGES * gridDim.x;
+        if (KEEPS) ask(next, stage);
+        const Num along = -(sums[0] / count);
         Num mean = 0.f;
 #if LAYER
-        mean = sum_of_cta(sum) / count;
+        mean = sums[1] / count;
 #endif
-        along = sum_of_cta(along) / count;
-        const u32 next = row + depth * gridDim.x;
-        of_row(eights, [&](u32 i, u32 at) {
-            Eight x8, dy8, gamma8, dx8;
-            if (i >= HELD && residual != nullptr) more[i % HELD].load(residual, first + at);
-            both(i, at, x8, dy8);
-            gamma8.load(gamma, at);
+        of_wide_row<SUMMED>(eights, [&](u32 i, u32 at) {
+            Three once, &three = KEEPS ? kept[i % SUMMED] : once;
+            Eight added, &plus = KEEPS ? more[i % SUMMED] : added, dx8;
+            if (!KEEPS) read(i, at, three), read_more(i, at, plus);
             dx8.fill([&](u32 j) {
-                const Num scaled = dy8[j] * gamma_of(gamma8, j), normed = centered(x8[j], center) * rstd;
-                const Num own = rstd * (centered(scaled, mean) - normed * along);
-                return residual != nullptr ? own + more[i % HELD][j] : own;
+                const Num own = fma_of(three.normed(j, its), along, centered(three.scaled(j), mean));
+                return residual != nullptr ? fma_of(its.y, own, plus[j]) : Num(its.y) * own;
             });
             dx8.store(dx, first + at);
         });
-        if (next < rows) of_row(eights, [&](u32 i, u32 at) {
-            if (i < HELD) fetch(next, stage, i, at);
-        });
-        copies_end();
-        stage = stage + 1 == depth ? 0 : stage + 1;
+        if (!KEEPS) {
+            has_read();
+            __syncthreads();
+            ask(next, stage);
+        }
+        turn ^= stage, stage ^= 1;
     }
-    of_row(eights, [&](u32 i, u32 at) {
-        if (i >= HELD) return;
-        store_sums(slab, at, gammas[i % HELD]);
-        if (has_beta) store_sums(slab + columns, at, betas[i % HELD]);
+    of_wide_row<SUMMED>(eights, [&](u32 i, u32 at) {
+        if (i >= SUMMED) return;
+        store_sums(slab, at, gammas[i % SUMMED]);
+        if (has_beta) store_sums(slab + columns, at, betas[i % SUMMED]);
     });
+}
+
+// Of rows of 8192 columns at most.
+extern "C" __global__ void __launch_bounds__(WIDE, 1)
+    norm_backward(const void* x, const void* dy, const void* gamma, const float2* statistics, const void* residual, void* dx, float* slabs,
+                  u32 rows, u32 columns, u32 has_beta) {
+    backward<SHORT>(x, dy, gamma, statistics, residual, dx, slabs, rows, columns, has_beta);
+}
+
+// Of longer rows.
+extern "C" __global__ void __launch_bounds__(WIDE, 1)
+    norm_backward_long(const void* x, const void* dy, const void* gamma, const float2* statistics, const void* residual, void* dx, float* slabs,
+                       u32 rows, u32 columns, u32 has_beta) {
+    backward<LONG>(x, dy, gamma, statistics, residual, dx, slabs, rows, columns, has_beta);
 }
 
 // Adds the slabs to the gradients: 32 columns for each CTA, of gamma and then of beta. A warp adds every 8th slab, then warps are added in
@@ -152,9 +193,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_add(const float* slab
     const bool is_beta = blockIdx.x >= across;
     const u32 column = (is_beta ? blockIdx.x - across : blockIdx.x) * 32 + lane;
     const float* from = is_beta ? slabs + columns : slabs;
+    // It starts while the launch before ends, which does not write these.
+    float* const to = is_beta ? of_beta : of_gamma;
+    const Num before = column < columns && warp == 0 ? to[column] : 0.f;
+    asm volatile("griddepcontrol.wait;" ::: "memory");
     Num sum = 0.f;
     if (column < columns) {
-#pragma unroll 11
+#pragma unroll 17
         for (u32 slab = warp; slab < count; slab += WARPS) sum = sum + Num(from[u64(slab) * 2 * columns + column]);
     }
     of_warps[warp][lane] = sum.v;
@@ -167,6 +212,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_add(const float* slab
     for (u32 apart = WARPS / 2; apart > 0; apart /= 2)
 #pragma unroll
         for (u32 i = 0; i < apart; ++i) sums[i] = sums[i] + sums[i + apart];
-    float* to = is_beta ? of_beta : of_gamma;
-    to[column] = (Num(to[column]) + sums[0]).v;
+    to[column] = (before + sums[0]).v;
 }

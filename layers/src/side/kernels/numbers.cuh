@@ -1,3 +1,4 @@
+#pragma once
 // Arithmetic that the twin on the host repeats bit for bit: every operation rounds once, to nearest. Nothing is contracted, and no
 // function of a library is used: exp and ln are written out, with the steps of ../twin/numbers.rs.
 
@@ -24,6 +25,17 @@ __device__ __forceinline__ Num root(Num a) { return __fsqrt_rn(a.v); }
 __device__ __forceinline__ Num fma_of(Num a, Num b, Num c) { return __fmaf_rn(a.v, b.v, c.v); }
 // 1 / a: the same bits as the division, in fewer steps.
 __device__ __forceinline__ Num inverse(Num a) { return __frcp_rn(a.v); }
+// A sum and a product that take numbers too small to be normal as 0, and give 0 for them.
+__device__ __forceinline__ Num add_normal(Num a, Num b) {
+    float sum;
+    asm("add.rn.ftz.f32 %0, %1, %2;" : "=f"(sum) : "f"(a.v), "f"(b.v));
+    return sum;
+}
+__device__ __forceinline__ Num times_normal(Num a, Num b) {
+    float product;
+    asm("mul.rn.ftz.f32 %0, %1, %2;" : "=f"(product) : "f"(a.v), "f"(b.v));
+    return product;
+}
 // The larger one; NaN if either is.
 __device__ __forceinline__ Num larger(Num a, Num b) { return a.v > b.v || a.v != a.v ? a : b; }
 
@@ -81,6 +93,13 @@ __device__ __forceinline__ Num power_of_two(Num rounded, Num f) {
     q = fma_of(q, f, 0.693147004f);
     q = fma_of(q, f, 1.f);
     return __uint_as_float(__float_as_uint(q.v) + (__float_as_uint(rounded.v) << 23));
+}
+
+// e to the power of d, which is not above 0: at -87.4 and below it is too small to be normal, and who reads it takes 0. Off by 1.4e-8 · d of
+// it at most, beside what power_of_two is. NaN counts as the least one.
+__device__ __forceinline__ Num raised(Num d) {
+    const Num x = fmaxf(d.v, -87.4f), rounded = fma_of(x, 1.44269504f, ROUNDS);
+    return power_of_two(rounded, fma_of(x, 1.44269504f, Num(ROUNDS) - rounded));
 }
 
 // 1 / (1 + 2^(x · w)), whose power is from -125 to 125. NaN makes any number.

@@ -1,6 +1,6 @@
 //! Cross-entropy.
 
-use super::numbers::{exp, larger, ln, narrow, sum, wide};
+use super::numbers::{exp, larger, ln, narrow, normal, raised, wide, wide_sum};
 use counterflow::prelude::bf16;
 
 /// A target that stands for none: the row has no loss and no gradient.
@@ -41,7 +41,9 @@ pub fn cross_entropy_part(x: &[bf16], has: bool, target: usize) -> [f32; 4] {
     let most = most.fold(f32::NEG_INFINITY, larger) + 0.0; // never -0
     // Minus infinity less itself would be NaN.
     let less = if most == f32::NEG_INFINITY { 0.0 } else { most };
-    let sum = sum(x.iter().map(|x| exp(wide(*x) - less)));
+    let sum = wide_sum(x.iter().map(|x| raised(wide(*x) - less)));
+    // A row with NaN or infinity has no sum.
+    let sum = if less.is_finite() { sum } else { f32::NAN };
     [most, sum, if has { wide(x[target]) } else { 0.0 }, 0.0]
 }
 
@@ -76,11 +78,12 @@ pub fn cross_entropy_of_parts(
         own += part[2];
     }
     let by = 1.0 / sum;
+    let scaled = normal(by * scale);
     for (at, dx) in dx.iter_mut().enumerate() {
-        let e = exp(wide(x[at]) - most);
+        let e = raised(wide(x[at]) - most);
         *dx = narrow(match first + at == target {
-            true => (e * by - 1.0) * scale,
-            false => e * (by * scale),
+            true => (normal(e * normal(by)) - 1.0) * scale,
+            false => normal(e * scaled),
         });
     }
     // The difference first: `most + ln(sum)` would round away the loss of a row that is sure of its target.

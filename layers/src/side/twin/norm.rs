@@ -1,6 +1,6 @@
 //! Normalisation of rows.
 
-use super::numbers::{THREADS, narrow, pairs, sum};
+use super::numbers::{THREADS, narrow, pairs, sum, wide_sum, wide_sum_of_products};
 use counterflow::prelude::bf16;
 
 /// Normalisation of rows.
@@ -13,7 +13,7 @@ pub enum Normalization {
 }
 
 /// A normalisation with its numbers. Arithmetic is f32, and what comes out is rounded once. Sums over a row are those of 256 threads,
-/// each of every 256th eight of columns, added in pairs.
+/// each of every 256th eight of columns, added in pairs; those of the backward pass are of 512 threads.
 ///
 /// ```
 /// use counterflow::prelude::bf16;
@@ -51,8 +51,8 @@ pub type Affine<'a> = (&'a [bf16], Option<&'a [bf16]>);
 /// Gradients of γ and β that are added to.
 pub type AffineGradients<'a> = (&'a mut [f32], Option<&'a mut [f32]>);
 
-/// Sums of gradients over rows that a backward pass leaves: slab s has every 264th row from row s on. So many CTAs run at once on 132 SMs.
-pub(in crate::side) const SLABS: usize = 264;
+/// Sums of gradients over rows that a backward pass leaves: slab s has every 132nd row from row s on. So many SMs has an H100 or an H200.
+pub(in crate::side) const SLABS: usize = 132;
 
 impl Norm {
     /// With ε = 1e-5, and γ as it is.
@@ -110,17 +110,21 @@ impl Norm {
         let normed = |at: usize| (x[at].to_f32() - of.mean) * of.rstd;
         let scaled = |at: usize| dy[at].to_f32() * self.gamma(gamma[at]);
         let mean = match self.kind {
-            Normalization::LayerNorm => sum((0..columns).map(scaled)) / columns as f32,
+            Normalization::LayerNorm => wide_sum((0..columns).map(scaled)) / columns as f32,
             Normalization::RmsNorm => 0.0,
         };
-        let along = sum((0..columns).map(|at| scaled(at) * normed(at))) / columns as f32;
+        let along = wide_sum_of_products((0..columns).map(|at| [scaled(at), normed(at)]));
+        let along = -(along / columns as f32);
         for at in 0..columns {
-            let own = of.rstd * (scaled(at) - mean - normed(at) * along);
-            dx[at] = narrow(residual.map_or(own, |more| own + more[at].to_f32()));
+            let own = normed(at).mul_add(along, scaled(at) - mean);
+            dx[at] = narrow(match residual {
+                Some(more) => of.rstd.mul_add(own, more[at].to_f32()),
+                None => of.rstd * own,
+            });
         }
     }
 
-    /// Adds the gradients of γ and β over rows. Those of every 264th row are added up first, in order; then every eighth of these sums; then
+    /// Adds the gradients of γ and β over rows. Those of every 132nd row are added up first, in order; then every eighth of these sums; then
     /// the eight, in pairs.
     ///
     /// # Panics
@@ -154,7 +158,8 @@ impl Norm {
             let (gammas, betas) = slabs[slab..slab + 2 * columns].split_at_mut(columns);
             for (column, (gamma, beta)) in gammas.iter_mut().zip(betas).enumerate() {
                 let at = row * columns + column;
-                *gamma += dy[at].to_f32() * ((x[at].to_f32() - of.mean) * of.rstd);
+                let normed = (x[at].to_f32() - of.mean) * of.rstd;
+                *gamma = dy[at].to_f32().mul_add(normed, *gamma);
                 *beta += dy[at].to_f32();
             }
         }

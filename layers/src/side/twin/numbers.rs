@@ -9,6 +9,8 @@ use counterflow::prelude::bf16;
 
 /// Threads of a CTA, whose sums have a fixed order.
 pub(super) const THREADS: usize = 256;
+/// Threads of a CTA that has an SM to itself.
+pub(super) const WIDE: usize = 512;
 
 /// ln 2 as a number of 15 bits, whose products with exponents are exact, and the rest.
 const LN_2: [f32; 2] = [0.693_145_75, 1.428_606_8e-6];
@@ -106,6 +108,23 @@ fn power_of_two(rounded: f32, f: f32) -> f32 {
     f32::from_bits(q.to_bits().wrapping_add(rounded.to_bits() << 23))
 }
 
+/// A number, or 0 for one that is too small to be normal.
+pub(super) fn normal(x: f32) -> f32 {
+    match x.is_subnormal() {
+        true => 0.0,
+        false => x,
+    }
+}
+
+/// e to the power of `d`, which is not above 0: 0 at -87.4 and below. Off by 1.4e-8 · d of it at most, beside what 2 to a power is. NaN counts
+/// as the least one.
+pub(super) fn raised(d: f32) -> f32 {
+    let x = d.max(-87.4);
+    let rounded = x.mul_add(std::f32::consts::LOG2_E, ROUNDS);
+    let f = x.mul_add(std::f32::consts::LOG2_E, ROUNDS - rounded);
+    normal(power_of_two(rounded, f))
+}
+
 /// 1 / (1 + 2ˣʷ), whose power is from -125 to 125. NaN makes any number.
 pub(super) fn logistic(x: f32, w: f32) -> f32 {
     let rounded = x.mul_add(w, ROUNDS);
@@ -131,15 +150,34 @@ pub(super) fn pairs(lanes: &mut [f32]) -> f32 {
 
 /// The sum of a row's numbers as a CTA adds them: each thread every 256th eight, in order; lanes of a warp in pairs; then warps.
 pub(super) fn sum(of: impl Iterator<Item = f32>) -> f32 {
-    let mut threads = [0f32; THREADS];
+    sum_of_threads::<THREADS, f32>(of, |sum, value| sum + value)
+}
+
+/// The same of a CTA that has an SM to itself: each thread every 512th eight.
+pub(super) fn wide_sum(of: impl Iterator<Item = f32>) -> f32 {
+    sum_of_threads::<WIDE, f32>(of, |sum, value| sum + value)
+}
+
+/// The same of products, which are not rounded before they are added.
+pub(super) fn wide_sum_of_products(of: impl Iterator<Item = [f32; 2]>) -> f32 {
+    sum_of_threads::<WIDE, [f32; 2]>(of, |sum, [a, b]| a.mul_add(b, sum))
+}
+
+fn sum_of_threads<const COUNT: usize, T>(
+    of: impl Iterator<Item = T>,
+    add: impl Fn(f32, T) -> f32,
+) -> f32 {
+    let mut threads = [0f32; COUNT];
     for (at, value) in of.enumerate() {
-        threads[at / 8 % THREADS] += value;
+        let sum = &mut threads[at / 8 % COUNT];
+        *sum = add(*sum, value);
     }
-    let mut warps = [0f32; THREADS / 32];
+    let mut warps = [0f32; WIDE / 32];
+    let warps = &mut warps[..COUNT / 32];
     for (warp, lanes) in warps.iter_mut().zip(threads.chunks_exact_mut(32)) {
         *warp = pairs(lanes);
     }
-    pairs(&mut warps)
+    pairs(warps)
 }
 
 pub(super) fn wide(x: bf16) -> f32 {
