@@ -5,16 +5,19 @@ use crate::generator::warps::{Accepted, Warps, accepted, accepted_of_several, ru
 use crate::parallel::in_parallel;
 use crate::sass::{each, nvidia};
 use crate::wide::wide;
-use counterflow::codegen::cuda;
-use counterflow::jit::{Compiler, sass_checks};
+use counterflow::codegen::cuda::{self, CudaSource};
+use counterflow::jit::{Compiler, Source, Target, sass_checks};
 use counterflow::{Variant, launch};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
-use std::sync::Mutex;
+use std::sync::{Mutex, Once};
 use std::thread::available_parallelism;
 
 const SEED: u64 = 18;
+
+/// Texts that NVRTC reads as one where it optimises little: half of what each would take alone is functions that all of them have.
+const TOGETHER: usize = 16;
 
 /// Whether it is compiled. Warps that are built are right, or the schedule has no small case in which all of them run.
 fn has_kernel(found: &Accepted) -> bool {
@@ -56,17 +59,18 @@ fn random_schedules_pass_the_sass_checks() {
 /// several gathers, products and sums. With `RANDOM_COMPILED=n` one in `n`, chosen by a hash of its number, is compiled to machine
 /// code, and of the others it says `emitted`. The report is `random_schedules.tsv`, or `several.tsv`, in the tests' folder for
 /// files; remove it when the compiler or the generator changed. With `RANDOM_QUICK`
-/// NVRTC optimises little, in half the time: the front end and the assembler read the same text, and what it says of slow code is of
-/// no kernel that users have. It is an option of the process: no other test of machine code may run in it.
+/// NVRTC optimises little and reads several texts as one, in a fourth of the time: the front end and the assembler read the same texts,
+/// and what it says of slow code is of no kernel that users have. It is an option of the process: no other test of machine code may run
+/// in it.
 #[test]
 #[ignore = "a second of compiling for each schedule"]
 fn how_far_random_schedules_get() {
     let Some(compiler) = nvidia::caching_compiler() else {
         return;
     };
-    let compiler = match std::env::var_os("RANDOM_QUICK") {
-        Some(_) => compiler.unoptimised(),
-        None => compiler,
+    let (compiler, together) = match std::env::var_os("RANDOM_QUICK") {
+        Some(_) => (compiler.unoptimised(), TOGETHER),
+        None => (compiler, 1),
     };
     let several = std::env::var("RANDOM_SEVERAL").is_ok();
     let report = match several {
@@ -93,15 +97,42 @@ fn how_far_random_schedules_get() {
     let cases = cases.filter(|(nth, _)| !known.contains(nth));
     // One core draws the next schedule while others compile. The report has what was said so far, should this end early.
     let (cases, out) = (Mutex::new(cases), Mutex::new(out));
-    let next = || cases.lock().expect("no panic beside").next();
+    let next = || -> Vec<(usize, Accepted)> {
+        let mut cases = cases.lock().expect("no panic beside");
+        cases.by_ref().take(together).collect()
+    };
+    let wrong_is_told = Once::new();
     in_parallel(available_parallelism().map_or(1, usize::from), |_| {
-        while let Some((nth, found)) = next() {
-            let chosen = (nth as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-            let compiler = Some(&compiler).filter(|_| chosen.is_multiple_of(one_in));
-            let line = format!("{nth}\t{}\t{}\n", found.number, became(compiler, &found));
+        loop {
+            let found = next();
+            if found.is_empty() {
+                return;
+            }
+            let texts: Vec<Result<CudaSource, String>> = found
+                .iter()
+                .map(|(nth, found)| {
+                    let text = text(found)?;
+                    let chosen = (*nth as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+                    match chosen.is_multiple_of(one_in) {
+                        true => Ok(text),
+                        false => Err("emitted".into()),
+                    }
+                })
+                .collect();
+            let right: Vec<&CudaSource> = texts.iter().flatten().collect();
+            if together > 1 && !right.is_empty() {
+                wrong_is_told.call_once(|| tells_which_is_wrong(&compiler, right[0]));
+            }
+            let mut compiled = compiled(&compiler, &right).into_iter();
             let mut out = out.lock().expect("no panic beside");
-            out.write_all(line.as_bytes())
-                .unwrap_or_else(|error| panic!("{report}: {error}"));
+            for ((nth, found), text) in found.iter().zip(&texts) {
+                let became = match text {
+                    Ok(_) => compiled.next().expect("one for each text"),
+                    Err(became) => became.clone(),
+                };
+                writeln!(out, "{nth}\t{}\t{became}", found.number)
+                    .unwrap_or_else(|error| panic!("{report}: {error}"));
+            }
         }
     });
     let all = fs::read_to_string(report).unwrap_or_default();
@@ -128,23 +159,82 @@ fn how_far_random_schedules_get() {
     assert_eq!(wrong, None);
 }
 
-/// What becomes of an accepted schedule, without the names and numbers of its own. Without a compiler its text is all.
-fn became(compiler: Option<&Compiler>, found: &Accepted) -> String {
-    let pipeline = match warps(&found.kernel) {
-        Warps::Right(pipeline) => pipeline,
-        Warps::Refused(found) => return format!("refused: {}", rule(&found.first().message)),
-        Warps::Wrong(found) => return format!("wrong warps: {}", rule(&found.first().message)),
-    };
-    let text = cuda::emit(&pipeline);
-    let Some(compiler) = compiler else {
-        return "emitted".into();
-    };
-    match launch::compile(compiler, &text) {
-        Err(error) => format!("wrong text: {}", rule(&error.to_string())),
-        Ok(compiled) => match sass_checks::findings(&compiled, None).first() {
-            None => "compiled".into(),
-            Some(slow) => format!("compiled, slow: {}", rule(slow)),
-        },
+/// The text of an accepted schedule, or what becomes of it without one, without the names and numbers of its own.
+fn text(found: &Accepted) -> Result<CudaSource, String> {
+    match warps(&found.kernel) {
+        Warps::Right(pipeline) => Ok(cuda::emit(&pipeline)),
+        Warps::Refused(found) => Err(format!("refused: {}", rule(&found.first().message))),
+        Warps::Wrong(found) => Err(format!("wrong warps: {}", rule(&found.first().message))),
+    }
+}
+
+/// What becomes of texts. Several are read as one; if that is refused, each alone, so that it is known which.
+fn compiled(compiler: &Compiler, texts: &[&CudaSource]) -> Vec<String> {
+    if texts.len() > 1 && read_as_one(compiler, texts) {
+        return vec!["compiled".into(); texts.len()];
+    }
+    let alone = texts
+        .iter()
+        .map(|text| match launch::compile(compiler, text) {
+            Err(error) => format!("wrong text: {}", rule(&error.to_string())),
+            Ok(compiled) => match sass_checks::findings(&compiled, None).first() {
+                None => "compiled".into(),
+                Some(slow) => format!("compiled, slow: {}", rule(slow)),
+            },
+        });
+    alone.collect()
+}
+
+/// Whether NVRTC takes all of them behind one prelude, each in a namespace of its own, and gives machine code for each.
+fn read_as_one(compiler: &Compiler, texts: &[&CudaSource]) -> bool {
+    let headers = cuda::headers(texts[0]);
+    if texts.iter().any(|text| cuda::headers(text) != headers) {
+        return false;
+    }
+    let headers: Vec<_> = headers
+        .iter()
+        .map(|(name, text)| (*name, &**text))
+        .collect();
+    let included = |name: &str| format!("#include \"{name}\"\n");
+    let mut all: String = headers.iter().map(|(name, _)| included(name)).collect();
+    for (nth, text) in texts.iter().enumerate() {
+        let mut own = text.with_lines();
+        for (name, _) in &headers {
+            own = own.replace(&included(name), "\n");
+        }
+        // Kernels have the names of their schedules, which may be the same.
+        let own = own.replace("extern \"C\" __global__", "__global__");
+        all += &format!("namespace text_{nth} {{\n{own}\n}}\n");
+    }
+    let source = Source::new("several", &all).with(&headers);
+    match compiler.compile(&source, Target::Sm90a) {
+        // By its mangled name. What is not inlined has machine code, too.
+        Ok(made) => texts.iter().enumerate().all(|(nth, text)| {
+            let (space, entry) = (format!("text_{nth}"), &text.entry);
+            let name = format!("_ZN{}{space}{}{entry}E", space.len(), entry.len());
+            let mut kernels = made
+                .facts
+                .iter()
+                .filter(|kernel| kernel.name.starts_with(&name));
+            kernels.next().is_some()
+        }),
+        Err(error) => {
+            println!("{error}");
+            false
+        }
+    }
+}
+
+/// One text that the front end refuses, and one that the assembler refuses, are told from the others that are read with them.
+fn tells_which_is_wrong(compiler: &Compiler, right: &CudaSource) {
+    let kernel = right.text.find("__global__").expect("a kernel");
+    let body = kernel + right.text[kernel..].find("{\n").expect("its body") + 2;
+    for statement in ["no_such_name();", "asm volatile(\"no_such_instruction;\");"] {
+        let mut wrong = right.clone();
+        wrong.text.insert_str(body, statement);
+        let told = compiled(compiler, &[right, &wrong, right]);
+        let told = [0, 1, 2].map(|at| told[at].starts_with("compiled"));
+        assert_eq!(told, [true, false, true], "{statement}");
     }
 }
 

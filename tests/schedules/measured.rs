@@ -29,6 +29,7 @@ pub type Runs<'a> = BTreeMap<([u32; 3], &'a str, &'a str), Vec<(Variant, f64)>>;
 /// What was measured: medians of variants, shape by shape; of layouts.csv, run by run.
 pub fn runs(text: &str) -> Runs<'_> {
     let program = schedules::gemm();
+    let choices = tuned::choices(&program);
     let mut runs = Runs::new();
     let mut lines = text.lines();
     let head: Vec<&str> = lines.next().expect("names").split(',').collect();
@@ -39,7 +40,7 @@ pub fn runs(text: &str) -> Runs<'_> {
         let layout = word("layout").unwrap_or("nt");
         let known = Layout::from_name(layout).expect("a layout");
         let mut variant = Variant::new(1).layout(known);
-        for name in tuned::choices(&program).into_keys() {
+        for name in choices.keys() {
             if let Some(word) = word(name) {
                 variant = variant.set(name, Setting::parse(word).expect("a setting"));
             }
@@ -57,7 +58,7 @@ pub fn runs(text: &str) -> Runs<'_> {
     for measured in runs.values_mut() {
         measured.sort_by_key(|(variant, _)| {
             let at = |(name, setting): (&String, &Setting)| {
-                let offered = tuned::choices(&program)[&name[..]];
+                let offered = choices[&name[..]];
                 let at = offered.iter().position(|option| option == setting);
                 at.unwrap_or_else(|| panic!("{name}={setting} is offered no more: drop its rows"))
             };
@@ -196,22 +197,25 @@ pub fn is_held_out([m, n, k]: [u32; 3]) -> bool {
     hash % 3 == 0
 }
 
-/// The logarithms of predicted over measured times at the power limit, where tiles are large and rows many.
-fn errors(machine: &Machine, tables: &[&str]) -> Vec<f64> {
+/// The logarithms of predicted over measured times at the power limit by each machine, where tiles are large and rows many.
+fn errors<const N: usize>(machines: [&Machine; N], tables: &[&str]) -> [Vec<f64>; N] {
     let program = schedules::gemm();
+    let mut errors = machines.map(|_| Vec::new());
     let runs = tables.iter().flat_map(|text| runs(text));
     let of = runs
         .filter(|((size, layout, _), _)| size[0] >= 512 && *layout == "nt" && is_held_out(*size));
-    let each = of.flat_map(|(([m, n, k], ..), measured)| {
-        let program = &program;
-        measured.into_iter().map(move |(variant, median)| {
-            let kernel = lower(program, &variant).and_then(verify::kernel);
+    for (([m, n, k], ..), measured) in of {
+        for (variant, median) in measured {
+            let kernel = lower(&program, &variant).and_then(verify::kernel);
             let kernel = kernel.expect("legal");
-            let plan = verify::plan(&kernel, &Shape::new(m, n, k), machine).expect("a plan");
-            (tuned::predicted(&kernel, &plan, machine) * 1e6 / median).ln()
-        })
-    });
-    each.filter(|error| error.is_finite()).collect()
+            for (machine, errors) in machines.iter().zip(&mut errors) {
+                let plan = verify::plan(&kernel, &Shape::new(m, n, k), machine).expect("a plan");
+                let error = (tuned::predicted(&kernel, &plan, machine) * 1e6 / median).ln();
+                errors.extend(Some(error).filter(|error| error.is_finite()));
+            }
+        }
+    }
+    errors
 }
 
 /// One model with each card's own profile: what differs is memory, the clock at the power limit, and links.
@@ -236,7 +240,7 @@ fn each_cards_rows_are_predicted_by_its_own_profile() {
     ];
     // Without `WIDE` of one card: the other one is that of the test of bands.
     for (own, other, tables, (near, far)) in sampled(cards.into_iter().rev(), 2) {
-        let (errors, swapped) = (errors(&own, tables), errors(&other, tables));
+        let [errors, swapped] = errors([&own, &other], tables);
         let shares = (within(&errors, 1.15), within(&errors, 1.3));
         println!(
             "{}: {} rows held out, {:.3} in the mean, {:.2} within 15 %, {:.2} within 30 %; by {} {:.3}",
