@@ -16,6 +16,8 @@ mod room;
 #[path = "../emulated/schedules.rs"]
 #[expect(dead_code, reason = "one of them is built here")]
 mod schedules;
+#[path = "../../../codegen/tests/fixtures/wide.rs"]
+mod wide;
 
 use children::Rank;
 use counterflow::op::{Op, Workspace};
