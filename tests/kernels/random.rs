@@ -65,7 +65,7 @@ fn how_far_random_schedules_get() {
         return;
     };
     let compiler = match std::env::var_os("RANDOM_QUICK") {
-        Some(_) => compiler.unoptimised(),
+        Some(_) => launch::unoptimised(compiler),
         None => compiler,
     };
     let several = std::env::var("RANDOM_SEVERAL").is_ok();
