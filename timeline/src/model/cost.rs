@@ -336,6 +336,28 @@ impl<'a> Costs<'a> {
         wave / rounds / self.machine.memory
     }
 
+    /// Bytes of a product's operands that its CTAs read through L2, and that memory delivers of them: by [`Costs::lines`] and
+    /// [`Costs::memory_share`], as [`Costs::dot`] counts them.
+    pub(super) fn bytes(&self, op: OpId, a: &Rectangle, b: &Rectangle) -> [f64; 2] {
+        let item = self.items[usize::from(op.0)];
+        let (rows, columns) = item.tile;
+        let element = f64::from(self.kernel.buffers[a.tensor.index()].dtype.bytes());
+        let along_k = f64::from(a.columns.len()) * element;
+        let (down, across) = self.gemm.cluster;
+        let x = |ctas| self.lines(a, item.tiling, rows, ctas, Neighbour::Other);
+        let w = |ctas| self.lines(b, item.tiling, columns, ctas, Neighbour::Other);
+        let depth = self
+            .plan
+            .geometry
+            .size(self.kernel.buffers[a.tensor.index()].columns);
+        let depth = f64::from(depth) * element;
+        let from_memory = self.memory_share(item, (x(1).come, w(1).come), depth);
+        // As many tiles at a time as there are CTAs with a tile of their own.
+        let at_a_time = self.ctas() / f64::from(self.gemm.split);
+        let of_all = from_memory * self.machine.memory / at_a_time;
+        [x(across).read() + w(down).read(), of_all].map(|lines| lines * along_k)
+    }
+
     /// CTAs of a rank that multiply.
     fn ctas(&self) -> f64 {
         f64::from(self.plan.grid.gemm.max(1))
