@@ -328,7 +328,10 @@ impl<'a> Costs<'a> {
         };
         let lines =
             |(down, across): (u32, u32)| f64::from(down) * rows + f64::from(across) * columns;
-        let wave = lines(wave(self.plan.grid.gemm.max(1), item.grid, order));
+        // CTAs that share a tile's K are at different places of it.
+        let split = self.gemm.split;
+        let at_a_time = self.plan.grid.gemm.max(1).div_ceil(split);
+        let wave = f64::from(split) * lines(wave(at_a_time, item.grid, order));
         let rounds = match lines(item.grid) * depth <= self.machine.l2_bytes {
             true => self.plan.grid.rounds.max(1) as f64,
             false => 1.0,
@@ -352,9 +355,7 @@ impl<'a> Costs<'a> {
             .size(self.kernel.buffers[a.tensor.index()].columns);
         let depth = f64::from(depth) * element;
         let from_memory = self.memory_share(item, (x(1).come, w(1).come), depth);
-        // As many tiles at a time as there are CTAs with a tile of their own.
-        let at_a_time = self.ctas() / f64::from(self.gemm.split);
-        let of_all = from_memory * self.machine.memory / at_a_time;
+        let of_all = from_memory * self.machine.memory / self.ctas();
         [x(across).read() + w(down).read(), of_all].map(|lines| lines * along_k)
     }
 
