@@ -9,8 +9,8 @@ root=$PWD
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$root/target}"
-# As their authors build: nobody's lints, and what they write themselves in pieces.
-unset RUSTC_WORKSPACE_WRAPPER CARGO_INCREMENTAL
+# As their authors build: what they write themselves in pieces.
+unset CARGO_INCREMENTAL
 
 mkdir -p "$work/user/src"
 cat >"$work/user/Cargo.toml" <<TOML

@@ -72,8 +72,6 @@ each_as_by_itself() {
 }
 
 if (($# == 0)); then
-    # Whoever compiles them has no lints of ours.
-    unset RUSTC_WORKSPACE_WRAPPER
     groups=(
         "counterflow-codegen"
         "counterflow counterflow-emitter counterflow-emulator counterflow-launcher counterflow-macros counterflow-quantise

@@ -4,6 +4,8 @@
 mod apart;
 #[path = "../examples/layer/wait.rs"]
 mod wait;
+#[path = "../../codegen/tests/fixtures/wide.rs"]
+mod wide;
 
 use counterflow::{Communicator, Error, prelude::bf16};
 use std::cell::Cell;
@@ -42,13 +44,9 @@ fn text(of: &[u8]) -> String {
     String::from_utf8_lossy(of).into_owned()
 }
 
-fn is_wide() -> bool {
-    std::env::var_os("WIDE").is_some()
-}
-
 /// All with `WIDE=1`, else the first.
 fn some<const N: usize>(all: [&'static str; N]) -> impl Iterator<Item = &'static str> {
-    all.into_iter().take(if is_wide() { N } else { 1 })
+    all.into_iter().take(if wide::wide() { N } else { 1 })
 }
 
 /// Each batch is another one, so the loss falls in the mean of two.
@@ -168,7 +166,7 @@ fn two_replicas_learn_together() {
 /// chooses its ops by itself.
 #[test]
 fn processes_learn_what_threads_do() {
-    let (world, replicas) = if is_wide() { (4, 2) } else { (2, 1) };
+    let (world, replicas) = if wide::wide() { (4, 2) } else { (2, 1) };
     let small = format!(
         "--num-replicas {replicas} --iters 2 --seq-length 6 --hidden 32 --num-heads 4 --head-dim 8 --layer-type LayerNormMLP"
     );
@@ -367,7 +365,7 @@ fn what_is_not_there_is_refused() {
 #[test]
 fn layers_are_compared_and_timed() {
     let file = std::env::temp_dir().join(format!("layer_times_{}.json", std::process::id()));
-    let only = match is_wide() {
+    let only = match wide::wide() {
         true => "bf16.16.none.qkvproj,bf16.16.p2p.qkvproj,fp8bl.16.auto.swiglu",
         false => "bf16.16.none.qkvproj,fp8bl.16.auto.swiglu",
     };

@@ -8,6 +8,8 @@ extern crate counterflow as counterflow_runtime;
 mod nvidia;
 #[path = "../../tests/common/parallel.rs"]
 mod parallel;
+#[path = "../../codegen/tests/fixtures/wide.rs"]
+mod wide;
 
 use counterflow::codegen::cuda::{self, expected};
 use counterflow::codegen::lower::lower;
@@ -39,7 +41,7 @@ fn the_schedules_of_layers_compile_well() {
     let Some(compiler) = nvidia::caching_compiler() else {
         return;
     };
-    let wide = std::env::var_os("WIDE").is_some();
+    let wide = wide::wide();
     let worlds = if wide { &[2, 4][..] } else { &[4] };
     let of_world = |one| worlds.iter().map(move |world| (one, *world));
     let cases: Vec<_> = ALL.into_iter().flat_map(of_world).collect();
@@ -136,7 +138,7 @@ fn emulated_ranks_fill_the_cache_for_gpus() {
     example.pop();
     example.push("examples/layer");
     // Each kernel is compiled anew here. Those of a whole layer are more than twice as many as its MLP's.
-    let whole = std::env::var_os("WIDE").is_some();
+    let whole = wide::wide();
     let run = |fill: &str, without_compiler: bool| -> Output {
         let mut command = Command::new(&example);
         let small = "--ranks 2 --iters 1 --seq-length 8 --hidden 32 --num-heads 4 --head-dim 16";

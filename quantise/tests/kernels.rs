@@ -2,6 +2,8 @@
 
 #[path = "../../runtime/tests/common/mod.rs"]
 mod nvidia;
+#[path = "../../codegen/tests/fixtures/wide.rs"]
+mod wide;
 
 use counterflow_codegen::dtype::Dtype;
 use counterflow_quantise::{

@@ -1,5 +1,8 @@
 //! Properties of the twin, and the bit patterns that the conventions fix.
 
+#[path = "../../codegen/tests/fixtures/wide.rs"]
+mod wide;
+
 use counterflow_codegen::dtype::Dtype;
 use counterflow_quantise::{
     BlocksLast, Delayed, Fp8, Granularity, History, Layout, Matrix, Pick, Plane, RowsLast,
@@ -54,7 +57,7 @@ fn scale_at(q: &twin::Quantised, row: usize, column: usize) -> f32 {
 
 /// So many matrices are drawn, or a sixteenth of them without `WIDE=1`.
 fn drawn() -> ProptestConfig {
-    let wide = std::env::var_os("WIDE").is_some();
+    let wide = wide::wide();
     ProptestConfig::with_cases(if wide { 256 } else { 16 })
 }
 

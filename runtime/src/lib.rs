@@ -69,6 +69,7 @@ mod unfinished;
 pub mod user_buffer;
 mod warps;
 #[cfg(test)]
+#[path = "../../codegen/tests/fixtures/wide.rs"]
 mod wide;
 
 pub use communicator::Communicator;

@@ -1,6 +1,9 @@
 //! A launch that was made before allocates nothing on its host, so that it costs the same whatever other threads allocate. One
 //! test alone: its allocator counts.
 
+#[path = "../../codegen/tests/fixtures/wide.rs"]
+mod wide;
+
 use counterflow::schedules::{AgGemmOp, GemmRsOp};
 use counterflow::{UserBuffer, families::AllGatherGemm, prelude::bf16};
 use counterflow_runtime::op::Part;
@@ -56,7 +59,7 @@ static COUNTING: Counting = Counting;
 /// Launches in a row. No list is longer than after the first rows. Where each allocation of an emulated GPU comes from takes
 /// long to find out, so there are more rows in `.ci/run` alone, which sets `WIDE`.
 fn row() -> usize {
-    let wide = std::env::var_os("WIDE").is_some();
+    let wide = wide::wide();
     if wide { 8 } else { 2 }
 }
 

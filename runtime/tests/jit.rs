@@ -1,6 +1,8 @@
 //! The compiler for real: NVRTC on small texts, the cache around it, and every SASS check made to fire.
 
 mod common;
+#[path = "../../codegen/tests/fixtures/wide.rs"]
+mod wide;
 
 use common::{compiler, folder, sass, sass_of_all};
 use counterflow_codegen::dtype::Dtype;

@@ -1,6 +1,9 @@
 //! What plans take of the host's memory, by every byte that this process allocates: no more than in proportion to what is told of
 //! them, which is their steps while they are checked, and their counters afterwards. One test alone: others would be counted, too.
 
+#[path = "../../codegen/tests/fixtures/wide.rs"]
+mod wide;
+
 use counterflow::families::AllGatherGemm;
 use counterflow::schedules;
 use counterflow_codegen::lower::lower;
@@ -59,7 +62,7 @@ const CANDIDATES: isize = 16;
 
 #[test]
 fn a_plan_costs_memory_in_proportion_to_what_is_told() -> Result<(), Error> {
-    let wide = std::env::var_os("WIDE").is_some();
+    let wide = wide::wide();
     for program in [schedules::ag_gemm(), schedules::gemm_rs()] {
         for (at, world) in [1, 2, 4, 8].into_iter().enumerate() {
             let rows = [1 << 9, 1 << 11, 1 << 13, 1 << 14];

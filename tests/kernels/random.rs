@@ -69,7 +69,7 @@ fn how_far_random_schedules_get() {
         return;
     };
     let (compiler, together) = match std::env::var_os("RANDOM_QUICK") {
-        Some(_) => (compiler.unoptimised(), TOGETHER),
+        Some(_) => (launch::unoptimised(compiler), TOGETHER),
         None => (compiler, 1),
     };
     let several = std::env::var("RANDOM_SEVERAL").is_ok();

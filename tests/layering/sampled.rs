@@ -26,6 +26,17 @@ fn the_whole_matrices_run_in_ci() {
     assert!(text(&root().join("CONTRIBUTING.md")).contains("`WIDE=1`"));
 }
 
+/// Who samples asks one function.
+#[test]
+fn one_file_reads_the_variable() {
+    let read = format!("(\"{}\")", "WIDE");
+    let readers = files("", &[".rs"])
+        .into_iter()
+        .filter(|path| text(path).contains(&read));
+    let readers: Vec<String> = readers.map(|path| short(&path)).collect();
+    assert_eq!(readers, ["codegen/tests/fixtures/wide.rs"]);
+}
+
 /// What one command of `long` skips is what its next one runs, from the schedule on that the step `test` ends at.
 #[test]
 fn random_schedules_are_parted_in_ci() {

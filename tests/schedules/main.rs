@@ -18,6 +18,7 @@ mod low_latency;
 mod macros;
 mod measured;
 mod measured_families;
+mod near;
 mod negative;
 mod no_depth;
 mod no_rows;

@@ -280,7 +280,7 @@ fn a_driver_that_is_too_old_is_told_by_what_it_lacks() {
 
 /// Seconds to wait for a driver that hangs. All else must answer until then: beside all of `.ci/run`, which sets `WIDE`, that takes longer.
 fn patience() -> &'static str {
-    let wide = std::env::var_os("WIDE").is_some();
+    let wide = crate::fixtures::wide::wide();
     if wide { "6" } else { "3" }
 }
 

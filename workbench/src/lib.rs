@@ -72,6 +72,9 @@ mod library;
 #[cfg(test)]
 #[path = "../../runtime/tests/common/mod.rs"]
 mod toolkit;
+#[cfg(test)]
+#[path = "../../codegen/tests/fixtures/wide.rs"]
+mod wide;
 
 /// The `main` of a binary with schedules: reads the command line, runs the verb, prints, and gives the exit code.
 pub fn main(schedules: &[Schedule]) -> ExitCode {

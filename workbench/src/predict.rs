@@ -135,6 +135,7 @@ pub(super) fn timeline(
         .multicast
         .then(|| switch::brings(ready, &timeline.statements, console));
     let volume = &timeline.volume;
+    let traffic = model::traffic(&ready.kernel, &ready.plan, &machine);
     let predicted = json!({
         "machine": request.machine().name,
         "seconds": timeline.total,
@@ -143,6 +144,8 @@ pub(super) fn timeline(
         "least_link_seconds": timeline.least_link,
         "bound_seconds": timeline.bound(),
         "bytes": volume.total(),
+        "l2_bytes": traffic.through_l2,
+        "memory_bytes": traffic.from_memory,
         "least_bytes": volume.least_total(),
         "error_band": band::object(band.as_ref()),
         "by_published_rates": ready.kernel.needs_multicast(),

@@ -31,6 +31,7 @@ mod short_sums;
 mod slabs;
 mod switch;
 mod trace;
+mod traffic;
 mod turns;
 #[cfg(debug_assertions)]
 mod undo;

@@ -2,8 +2,8 @@
 
 use super::cases::{self, FEATURES};
 use super::memory::{Running, SHAPES, SHAPES_IN_FP8, Shapes};
-use super::products::is_wide;
 use super::{each, userbuffers_of};
+use crate::wide::wide;
 use counterflow::{Communicator, Error};
 use counterflow_layers::overlap::{ModuleFlags, Parallel};
 use counterflow_layers::{
@@ -86,11 +86,11 @@ fn no_step_of_layers_builds_or_loads_anything() {
             (true, true, false),
         ];
         // Without `WIDE` each second recipe has some flags, in turn; a linear layer has all.
-        if !is_wide() && nth % 2 == 1 {
+        if !wide() && nth % 2 == 1 {
             continue;
         }
         let some = all.into_iter().enumerate();
-        let some = some.filter(|(at, _)| is_wide() || *at == (nth + 2) % all.len());
+        let some = some.filter(|(at, _)| wide() || *at == (nth + 2) % all.len());
         for (_, (on, rs_dgrad, again)) in some {
             let what = (flags(on, rs_dgrad), again);
             let done = each(2, |rank| of_layers(rank, (shapes, fp8), what));
@@ -145,7 +145,7 @@ fn no_step_of_a_linear_layer_builds_or_loads_anything() {
         for parallel in [Parallel::Column, Parallel::Row] {
             // Without `WIDE` a third of the cases has one recipe each, in turn.
             let all = cases::of(parallel).into_iter().enumerate();
-            let all = all.filter(|(at, _)| is_wide() || at % (3 * recipes.len()) == 3 * nth);
+            let all = all.filter(|(at, _)| wide() || at % (3 * recipes.len()) == 3 * nth);
             // Scales of blocks do not allow it.
             let kept = |layer: &LinearConfig| layer.keep_gathered;
             let blocks = fp8.is_some_and(|fp8| fp8 == Float8BlockScaling::default().into());

@@ -135,7 +135,7 @@ fn sms_that_communicate_change_no_bit() {
 
 #[test]
 fn every_number_of_ranks() {
-    let wide = std::env::var_os("WIDE").is_some();
+    let wide = crate::wide::wide();
     for world in if wide { vec![5, 6, 7, 8] } else { vec![5, 7] } {
         let ffn = 8 * world as usize;
         for (parallel, features) in [(Parallel::Column, [16, ffn]), (Parallel::Row, [ffn, 16])] {

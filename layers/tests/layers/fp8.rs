@@ -5,9 +5,9 @@ mod normed;
 mod scope;
 
 use super::cases::{Case, FEATURES, of};
-use super::products::is_wide;
 use super::reference::{Matrix, Wanted};
 use super::{each, userbuffers_of};
+use crate::wide;
 use counterflow::prelude::bf16;
 use counterflow::quantise::{self, Delayed, Granularity, History, Pick, twin};
 use counterflow::rule::{Fp8, Scale, ScaleRule};
@@ -420,7 +420,7 @@ fn recipes() -> [Recipe; 5] {
 
 /// One case and recipe in each world, or with `WIDE=1` all.
 fn all(parallel: Parallel, world: u32) -> Vec<Vec<u64>> {
-    let wide = is_wide();
+    let wide = wide::wide();
     let cases = of(parallel);
     let recipes = recipes();
     let pairs = (0..cases.len()).flat_map(|case| (0..recipes.len()).map(move |of| (case, of)));
@@ -460,7 +460,7 @@ fn in_worlds(parallel: Parallel) {
         if world == 3 {
             assert!(bits.iter().all(|bits| bits.len() > 10_000));
             // Once more for one kind of layers, or with `WIDE=1` for both.
-            if parallel == Parallel::Column || is_wide() {
+            if parallel == Parallel::Column || wide::wide() {
                 assert!(bits == all(parallel, world), "{parallel}: other bits");
             }
         }
@@ -475,7 +475,7 @@ fn scales_of_blocks_begin_anew_at_each_ranks_rows() {
         let whole = Whole::new(&recipe, parallel, 2);
         let cases = of(parallel);
         let done = each(2, |rank| {
-            for at in [0, 3].into_iter().filter(|at| is_wide() || *at == own) {
+            for at in [0, 3].into_iter().filter(|at| wide::wide() || *at == own) {
                 let case = &cases[at];
                 let shape = [whole.rows[0], FEATURES[0]];
                 let modes = vec![QuantizationMode::Fp8];

@@ -29,6 +29,8 @@ mod tape;
 mod training;
 mod vocabulary;
 mod whole;
+#[path = "../../../codegen/tests/fixtures/wide.rs"]
+mod wide;
 
 use counterflow::{Communicator, Error};
 use counterflow_layers::overlap::Config;

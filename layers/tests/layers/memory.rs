@@ -1,9 +1,9 @@
 //! Memory of steps: what a step allocates, what layers share, and what is given back.
 
 use super::model::{Held, Sizes, tensor, weights};
-use super::products::is_wide;
 use super::reference::Matrix;
 use super::{each, userbuffers, userbuffers_of};
+use crate::wide::wide;
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Tensor};
 use counterflow_layers::overlap::ModuleFlags;
@@ -238,7 +238,7 @@ fn a_step_after_the_first_allocates_nothing_and_waits_for_nothing() {
         },
     ];
     let cases = [(3, true, 0), (2, true, 1), (1, false, 0), (2, false, 2)];
-    for (world, on, change) in cases.into_iter().take(if is_wide() { 4 } else { 2 }) {
+    for (world, on, change) in cases.into_iter().take(if wide() { 4 } else { 2 }) {
         let found = taken(world, SHAPES, (on, None), changes[change]);
         assert!(
             found.iter().all(|counts| *counts == [0, 0]),
@@ -255,7 +255,7 @@ fn a_step_of_fp8_after_the_first_allocates_nothing_and_waits_for_nothing() {
         Float8BlockScaling::default().into(),
     ];
     let cases = [(2, true, 2), (2, false, 1), (2, true, 0), (1, false, 0)];
-    for (world, on, recipe) in cases.into_iter().take(if is_wide() { 4 } else { 2 }) {
+    for (world, on, recipe) in cases.into_iter().take(if wide() { 4 } else { 2 }) {
         let recipe = recipes[recipe];
         let found = taken(world, SHAPES_IN_FP8, (on, Some(recipe)), |_| {});
         assert!(

@@ -7,9 +7,10 @@
 
 use super::model::{Held, Sizes, tensor, weights};
 use super::processes;
-use super::products::{Absent, Count, is_wide};
+use super::products::{Absent, Count};
 use super::reference::Matrix;
 use super::{each, userbuffers_of};
+use crate::wide::wide;
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error};
 use counterflow_layers::overlap::{ModuleFlags, Parallel};
@@ -286,7 +287,7 @@ fn all(quantisation: Quantisation, sample: &[usize]) -> Count {
                 Some(job) => &[job.world()],
                 None => all,
             };
-            let worlds = match (is_wide(), sample.contains(&turn)) {
+            let worlds = match (wide(), sample.contains(&turn)) {
                 (true, _) => all.to_vec(),
                 (false, true) => vec![all[turn % 2 % all.len()]],
                 (false, false) => Vec::new(),

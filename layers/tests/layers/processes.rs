@@ -1,8 +1,8 @@
 //! The case matrix with a process for each rank: emulated, or with `REQUIRE_GPU=n` on n GPUs. `counterflow-run -n 2 -- THIS --test-threads=1
 //! peers:: products::` is the same by hand. All processes come to the same tests in the same order, and each runs its own rank.
 
-use super::products::is_wide;
 use super::{alone, gpus};
+use crate::wide::wide;
 use counterflow::rendezvous::Job;
 use counterflow::{Communicator, Error};
 use std::net::{Ipv4Addr, TcpListener};
@@ -49,7 +49,7 @@ fn the_matrix_has_the_same_numbers_with_a_process_for_each_rank() {
     let port = listener.local_addr().expect("its address").port();
     drop(listener);
     // Each process chooses its ops by itself, which takes most of the time: a sample, without `WIDE=1`.
-    let (tests, least) = match is_wide() {
+    let (tests, least) = match wide() {
         true => (&["peers::", "products::"][..], 5),
         false => (
             &["peers::layers_have", "products::split", "products::bulk"][..],

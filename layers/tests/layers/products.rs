@@ -10,6 +10,7 @@ use super::fp8::of_sum;
 use super::one::{Held, linear, own, own_part};
 use super::reference::{Matrix, Wanted};
 use super::{each, userbuffers_of};
+use crate::wide::wide;
 use counterflow::op::Granularity;
 use counterflow::prelude::{bf16, e4m3};
 use counterflow::quantise::{self, twin};
@@ -51,7 +52,7 @@ pub struct Count {
 impl Count {
     /// So many that ran, of so many that run with `WIDE=1`.
     pub fn ran(here: usize, all: usize) -> Count {
-        let here = if is_wide() { all } else { here };
+        let here = if wide() { all } else { here };
         Count {
             here,
             wide: all - here,
@@ -68,10 +69,6 @@ impl Count {
             Absent::Wide => self.wide += 1,
         }
     }
-}
-
-pub fn is_wide() -> bool {
-    std::env::var_os("WIDE").is_some()
 }
 
 const ROWS: usize = 64;
@@ -316,7 +313,7 @@ const QUANTISED: [Result<bool, Absent>; 3] = [Ok(false), Ok(true), Err(Absent::M
 
 /// Runs a case on 2 ranks, and with `WIDE=1` on 3, too.
 fn on_ranks(what: &str, run: impl Fn(&Arc<Communicator>) -> Result<(), Error> + Sync) {
-    for world in if is_wide() { vec![2, 3] } else { vec![2] } {
+    for world in if wide() { vec![2, 3] } else { vec![2] } {
         let done = each(world, |rank| {
             rank.reserve(32 << 20)?;
             run(rank)
@@ -367,7 +364,7 @@ fn bulk_products() {
     for (comm, quantised) in cases {
         for queues in [None, Some(Absent::Gpu)] {
             // `comm_overlap` has it every time.
-            let wide = (comm == Comm::AllGather && !is_wide()).then_some(Absent::Wide);
+            let wide = (comm == Comm::AllGather && !wide()).then_some(Absent::Wide);
             match quantised.or(queues).or(wide) {
                 Some(why) => count.absent(why),
                 None => {
@@ -517,7 +514,7 @@ fn fusible_ops() {
                     }
                 };
                 turn += 1;
-                if !is_wide() && turn % 5 != 1 {
+                if !wide() && turn % 5 != 1 {
                     count.absent(Absent::Wide);
                     continue;
                 }

@@ -175,7 +175,7 @@ fn all(parallel: Parallel, world: u32) -> Vec<Vec<u64>> {
         Parallel::Row => [world as usize, 1],
     };
     let whole = Layer::new(features, &ROWS, parts);
-    let wide = std::env::var_os("WIDE").is_some();
+    let wide = crate::wide::wide();
     let cases: Vec<_> = of(parallel).into_iter().zip(0..).collect();
     let of_rank = |rank: &Arc<Communicator>| {
         let mut bits = Vec::new();

@@ -1,7 +1,7 @@
 //! Layers take no more of the heap than their configurations say.
 
-use super::products::is_wide;
 use super::{each, userbuffers_of};
+use crate::wide::wide;
 use counterflow::{Communicator, Error};
 use counterflow_layers::overlap::ModuleFlags;
 use counterflow_layers::{
@@ -52,7 +52,7 @@ fn layers_take_what_they_say() {
         Some(Float8BlockScaling::default().into()),
     ];
     // One of them without `WIDE=1`.
-    let sample = if is_wide() { 0..3 } else { 1..2 };
+    let sample = if wide() { 0..3 } else { 1..2 };
     for fp8 in recipes.into_iter().take(sample.end).skip(sample.start) {
         each(2, |rank| takes_what_it_says(rank, fp8)).expect("two ranks");
     }

@@ -2,8 +2,9 @@
 //! and bounds, for every element, on four ranks.
 
 use super::each;
-use super::products::{Absent, Count, is_wide, values};
+use super::products::{Absent, Count, values};
 use super::reference::{Matrix, OF_BF16, OF_F32};
+use crate::wide::wide;
 use counterflow::prelude::{bf16, e4m3, e5m2};
 use counterflow::{
     Communicator, Dtype, Error, Layout, Program, QuantTensor, Scales, Tensor, op, schedules,
@@ -366,7 +367,7 @@ fn gathered_and_summed_products() {
                     continue;
                 }
                 // One case of each suite, unless all are asked for.
-                if !is_wide() && (turn, is_f16) != (2 * (at % 2) % layouts.len(), at != 1) {
+                if !wide() && (turn, is_f16) != (2 * (at % 2) % layouts.len(), at != 1) {
                     count.absent(Absent::Wide);
                     continue;
                 }
@@ -390,7 +391,7 @@ fn gathered_and_summed_products() {
             Suite::GemmAr => [1.5e-1; 3],
         };
         for (turn, most) in bounds.into_iter().enumerate() {
-            if !is_wide() && turn != at {
+            if !wide() && turn != at {
                 count.absent(Absent::Wide);
                 continue;
             }

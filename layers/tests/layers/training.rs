@@ -222,7 +222,7 @@ fn trained_in(
 
 #[test]
 fn two_layers_learn_the_same_with_and_without_overlap_and_as_one_rank() {
-    let wide = std::env::var_os("WIDE").is_some();
+    let wide = crate::wide::wide();
     let steps = if wide { 200 } else { 8 };
     let (alone, _) = trained(1, OFF, steps);
     // Four batches come again and again.
@@ -257,7 +257,7 @@ fn epochs(losses: &[f64]) -> impl Iterator<Item = f64> {
 /// of all batches together, in every epoch.
 #[test]
 fn two_layers_learn_in_fp8_the_same_with_and_without_overlap_and_nearly_as_in_bf16() {
-    let wide = std::env::var_os("WIDE").is_some();
+    let wide = crate::wide::wide();
     let steps = if wide { 200 } else { 8 };
     let delayed = DelayedScaling {
         amax_history_len: 16,

@@ -510,7 +510,7 @@ fn done(case: &Case, world: usize) -> Vec<Vec<u64>> {
 /// Every case of a part in every world with `WIDE=1`; else one case for two ranks and another for three. Three ranks have the same bits
 /// when all is done once more.
 fn all(part: Part) {
-    let wide = std::env::var_os("WIDE").is_some();
+    let wide = crate::wide::wide();
     for world in if wide { 1..=4 } else { 2..=3 } {
         let cases: Vec<Case> = cases(world)
             .into_iter()

@@ -219,7 +219,7 @@ fn emulated_ranks_sum_and_normalise_rows_of_every_size() {
         ragged(&fine(Communicator::emulated(world)));
     }
     // Rows that threads hold in several pieces, and as a model has them.
-    let wide = std::env::var_os("WIDE").is_some();
+    let wide = crate::wide::wide();
     let long = [(3, 8192), (2, 6144), (2, 12296)].into_iter();
     for (world, columns) in long.take(if wide { 3 } else { 1 }) {
         launches(&fine(Communicator::emulated(world)), columns, &[2, 3, 1], 8);

@@ -7,6 +7,8 @@
 
 #[path = "../../../runtime/tests/common/mod.rs"]
 mod nvidia;
+#[path = "../../../codegen/tests/fixtures/wide.rs"]
+mod wide;
 
 mod all_reduce_norm;
 mod cases;

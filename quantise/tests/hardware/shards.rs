@@ -256,7 +256,7 @@ fn ranks_that_share_a_gpu_quantise_a_shard_by_blocks_each() {
 
 #[test]
 fn emulated_ranks_quantise_a_shard_by_blocks_each() {
-    let wide = std::env::var_os("WIDE").is_some();
+    let wide = crate::wide::wide();
     for (kind, scales) in [Scales::Blocks1d2d, Scales::Blocks2d1d]
         .into_iter()
         .enumerate()

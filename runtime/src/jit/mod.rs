@@ -138,11 +138,8 @@ impl Compiler {
         self
     }
 
-    /// For tests that ask whether a text is right, and not what it becomes: half the time, and kernels that nobody should run. What the
-    /// same process compiles as always may then be other machine code, too: it must be all that the process compiles.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn unoptimised(mut self) -> Compiler {
+    /// As [`crate::launch::unoptimised`], which users of the stable interface do not see.
+    pub(crate) fn unoptimised(mut self) -> Compiler {
         self.optimises = false;
         self
     }

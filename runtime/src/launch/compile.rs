@@ -25,6 +25,13 @@ pub fn compile(compiler: &Compiler, source: &CudaSource) -> Result<Compiled, Err
     )
 }
 
+/// For tests that ask whether a text is right, and not what it becomes: half the time, and kernels that nobody should run. What the
+/// same process compiles as always may then be other machine code, too: it must be all that the process compiles.
+#[must_use]
+pub fn unoptimised(compiler: Compiler) -> Compiler {
+    compiler.unoptimised()
+}
+
 /// Compiles many, as many at a time as there are cores, and all of them whatever is refused. Gives the first error, if any.
 ///
 /// # Errors

@@ -25,7 +25,7 @@ mod workspace;
 pub use crate::compares::compile_agree;
 pub use crate::low_latency::compile_exchange;
 pub(crate) use code::warm;
-pub use compile::{compile, compile_all};
+pub use compile::{compile, compile_all, unoptimised};
 pub(crate) use how::How;
 pub(crate) use ready::Ready;
 pub(crate) use tensors::Placement;

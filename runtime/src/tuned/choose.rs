@@ -147,27 +147,37 @@ pub(crate) fn select_of(
         }
     }
     let mut refused = None;
-    let favourite = ranking.next();
-    if let Some(favourite) = &favourite {
-        for (variant, kernel) in won {
-            let Ok(plan) = Plan::new(&kernel, shape, machine) else {
-                continue;
-            };
-            let agrees = time(&kernel, &plan, machine) <= TRUST * favourite.seconds;
-            if agrees && verify::plan(&kernel, shape, machine).is_ok() && proven(&variant).is_ok() {
-                return measured(variant);
+    // Nearby winners that have a plan, with their times, the first one last.
+    let times = won.into_iter().filter_map(|(variant, kernel)| {
+        let plan = Plan::new(&kernel, shape, machine).ok()?;
+        let seconds = time(&kernel, &plan, machine);
+        Some((variant, kernel, seconds))
+    });
+    let mut won: Vec<_> = times.collect();
+    won.reverse();
+    let fits = |(variant, kernel, _): &(Variant, Checked<Kernel>, f64)| {
+        verify::plan(kernel, shape, machine).is_ok() && proven(variant).is_ok()
+    };
+    // The warp level takes longest to check, so go down the list until one passes: the favourite. What does not pass is none to
+    // compare winners with, but one that is as fast as that needs no other.
+    for ranked in &mut ranking {
+        let agrees = |(_, _, seconds): &(_, _, f64)| *seconds <= TRUST * ranked.seconds;
+        while let Some(first) = won.pop_if(|first| agrees(first)) {
+            if fits(&first) {
+                return measured(first.0);
             }
         }
-    }
-    // The warp level takes longest to check, so go down the list until one passes.
-    for ranked in favourite.into_iter().chain(&mut ranking) {
         let variant = &variants[ranked.which];
         match proven(variant) {
             Ok(()) => {
-                return Ok(Choice {
-                    variant: variant.clone(),
-                    measured: false,
-                });
+                let mut agreeing = won.into_iter().rev().filter(agrees);
+                return match agreeing.find(fits) {
+                    Some((variant, ..)) => measured(variant),
+                    None => Ok(Choice {
+                        variant: variant.clone(),
+                        measured: false,
+                    }),
+                };
             }
             Err(error) => {
                 refused.get_or_insert(error);

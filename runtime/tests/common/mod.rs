@@ -1,6 +1,7 @@
 //! What needs NVIDIA's compiler: fetched when it can be, else a visible skip, else (where it is required) a failure.
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
+use crate::wide::wide;
 use counterflow_runtime::Error;
 use counterflow_runtime::jit::sass::Sass;
 use counterflow_runtime::jit::{Cache, Compiler};
@@ -81,7 +82,7 @@ pub fn sass_of_all(cubins: &[&[u8]]) -> Option<Vec<Sass>> {
 /// The same, as kept beside the machine code: the disassembler starts for half a second, and most tests have few kernels. With `WIDE` it
 /// has thousands, whose instructions would take a gigabyte.
 pub fn kept_sass_of_all(cubins: &[&[u8]]) -> Option<Vec<Sass>> {
-    let dir = option_env!("CARGO_TARGET_TMPDIR").filter(|_| std::env::var_os("WIDE").is_none());
+    let dir = option_env!("CARGO_TARGET_TMPDIR").filter(|_| !wide());
     let Some(dir) = dir.map(|dir| Path::new(dir).join("kernels")) else {
         return sass_of_all(cubins);
     };

@@ -22,6 +22,8 @@ mod schedules;
 mod shown;
 mod sizes;
 mod tuning;
+#[path = "../../../codegen/tests/fixtures/wide.rs"]
+mod wide;
 mod within;
 
 use counterflow_codegen::lower::lower;

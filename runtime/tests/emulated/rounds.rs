@@ -1,6 +1,7 @@
 //! Communicators that come and go leave nothing: no memory, no threads, no files. Each run has a process of its own, where
 //! nothing else allocates.
 
+use crate::wide::wide;
 use crate::{made, schedules};
 use counterflow_codegen::program::TensorId;
 use counterflow_codegen::shape::Shape;
@@ -98,11 +99,6 @@ fn settled() -> [usize; 3] {
         std::thread::sleep(Duration::from_millis(20));
     }
     last
-}
-
-/// Whether a test does all that it can, as in `.ci/run`, which sets `WIDE`.
-fn wide() -> bool {
-    std::env::var_os("WIDE").is_some()
 }
 
 /// What a run of `alone` in a process of its own says.

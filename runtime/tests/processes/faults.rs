@@ -12,6 +12,7 @@ pub use parts::done;
 
 use super::children::{self, Rank};
 use super::{HELP, LAST, READY, WORLD, common};
+use crate::wide::wide;
 use counterflow::Error;
 use counterflow::rendezvous::{Rendezvous, Secret, Tcp};
 use counterflow_runtime::jit::{Cache, Source, Target};
@@ -415,11 +416,7 @@ fn with_limit(limit: u32, each: usize) -> Vec<&'static Fault> {
             .iter()
             .all(|fault| [SHORT, LONG].contains(&fault.limit))
     );
-    let each = if std::env::var_os("WIDE").is_some() {
-        1
-    } else {
-        each
-    };
+    let each = if wide() { 1 } else { each };
     let all = FAULTS.iter().filter(|fault| fault.limit == limit);
     let some = all
         .enumerate()

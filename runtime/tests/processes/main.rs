@@ -16,6 +16,9 @@ mod room;
 #[path = "../emulated/schedules.rs"]
 #[expect(dead_code, reason = "one of them is built here")]
 mod schedules;
+mod tunes;
+#[path = "../../../codegen/tests/fixtures/wide.rs"]
+mod wide;
 
 use children::Rank;
 use counterflow::op::{Op, Workspace};
@@ -23,7 +26,7 @@ use counterflow::prelude::bf16;
 use counterflow::schedules::{AgGemmOp, GemmRsOp};
 use counterflow::{Communicator, Error, Tensor, UserBuffer};
 use counterflow_codegen::builder::{ranks, tune};
-use schedules::{Sender, gather_in};
+use schedules::{Sender, gather_in, gather_of_choices};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -66,7 +69,8 @@ fn part() {
     };
     let done = faults::done(&part)
         .or_else(|| leaves::done(&part))
-        .or_else(|| room::done(&part));
+        .or_else(|| room::done(&part))
+        .or_else(|| tunes::done(&part));
     let done = done.unwrap_or_else(|| joined(&part));
     match done {
         Ok(()) => println!("\n{LAST}fine"),

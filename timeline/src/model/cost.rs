@@ -328,12 +328,35 @@ impl<'a> Costs<'a> {
         };
         let lines =
             |(down, across): (u32, u32)| f64::from(down) * rows + f64::from(across) * columns;
-        let wave = lines(wave(self.plan.grid.gemm.max(1), item.grid, order));
+        // CTAs that share a tile's K are at different places of it.
+        let split = self.gemm.split;
+        let at_a_time = self.plan.grid.gemm.max(1).div_ceil(split);
+        let wave = f64::from(split) * lines(wave(at_a_time, item.grid, order));
         let rounds = match lines(item.grid) * depth <= self.machine.l2_bytes {
             true => self.plan.grid.rounds.max(1) as f64,
             false => 1.0,
         };
         wave / rounds / self.machine.memory
+    }
+
+    /// Bytes of a product's operands that its CTAs read through L2, and that memory delivers of them: by [`Costs::lines`] and
+    /// [`Costs::memory_share`], as [`Costs::dot`] counts them.
+    pub(super) fn bytes(&self, op: OpId, a: &Rectangle, b: &Rectangle) -> [f64; 2] {
+        let item = self.items[usize::from(op.0)];
+        let (rows, columns) = item.tile;
+        let element = f64::from(self.kernel.buffers[a.tensor.index()].dtype.bytes());
+        let along_k = f64::from(a.columns.len()) * element;
+        let (down, across) = self.gemm.cluster;
+        let x = |ctas| self.lines(a, item.tiling, rows, ctas, Neighbour::Other);
+        let w = |ctas| self.lines(b, item.tiling, columns, ctas, Neighbour::Other);
+        let depth = self
+            .plan
+            .geometry
+            .size(self.kernel.buffers[a.tensor.index()].columns);
+        let depth = f64::from(depth) * element;
+        let from_memory = self.memory_share(item, (x(1).come, w(1).come), depth);
+        let of_all = from_memory * self.machine.memory / self.ctas();
+        [x(across).read() + w(down).read(), of_all].map(|lines| lines * along_k)
     }
 
     /// CTAs of a rank that multiply.

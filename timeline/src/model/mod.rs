@@ -18,6 +18,7 @@ mod stores;
 mod switch;
 pub mod timeline;
 pub mod trace;
+mod traffic;
 pub mod volume;
 mod workers;
 
@@ -31,4 +32,5 @@ pub use joined::joined;
 pub use outline::{Outline, Outlines, outline};
 pub use switch::{Brings, IN_SWITCH, Multicast, UNICAST, Way, multicast};
 pub use timeline::{Lane, Timeline, predict, seconds};
+pub use traffic::{Traffic, traffic};
 pub use volume::Volume;

@@ -1,7 +1,7 @@
 //! The kernels against the twin, bit for bit.
 
-use super::super::products::is_wide;
 use super::super::reference::Matrix;
+use crate::wide::wide;
 use counterflow::cuda::Gpu;
 use counterflow::prelude::{bf16, e4m3};
 use counterflow::{Communicator, Error, Tensor};
@@ -248,7 +248,7 @@ fn all(rank: &Arc<Communicator>, whole: bool) -> Result<Vec<(String, Vec<u32>)>,
 #[test]
 fn kernels_have_the_bits_of_the_twin() {
     let gpu = Gpu::count().and_then(|_| Gpu::open(0)?.must_be_hopper());
-    let whole = is_wide() || gpu.is_ok();
+    let whole = wide() || gpu.is_ok();
     let emulated = Communicator::emulated(1).expect("a rank").remove(0);
     let wanted = all(&Arc::new(emulated), whole).expect("the twin");
     assert!(wanted.len() > 40 && wanted.iter().any(|(_, bits)| bits.len() > 1000));

@@ -175,7 +175,7 @@ fn what_is_reserved_is_taken_product_after_product() {
             Variant::new(WORLD).quantised_reduction(theirs),
         ),
     ];
-    let wide = std::env::var_os("WIDE").is_some();
+    let wide = crate::wide::wide();
     for (schedule, variant) in all.into_iter().step_by(if wide { 1 } else { 2 }) {
         let free = variant
             .clone()

@@ -53,7 +53,7 @@ pub(in super::super) fn planned<'a>(built: &'a Built, case: &Case) -> Planned<'a
 
 /// With `WIDE=1` all, else two.
 fn worlds() -> &'static [u32] {
-    let wide = std::env::var_os("WIDE").is_some();
+    let wide = crate::wide::wide();
     if wide { &[1, 2, 3, 4] } else { &[1, 3] }
 }
 
