@@ -104,7 +104,7 @@ const ROWS: Knobs = scales(Scales::PerRow, "-rows");
 const BLOCKS: Knobs = scales(Scales::Blocks1d2d, "-1d2d");
 
 /// The first of each kind.
-const KERNELS: [Kind; 34] = [
+const KERNELS: [Kind; 35] = [
     (schedules::gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm, Bf16, (128, 256), Tn, NONE),
     (schedules::gemm, Bf16, (128, 256), Nt, CLUSTER),
@@ -137,6 +137,7 @@ const KERNELS: [Kind; 34] = [
     (schedules::all_reduce_multicast, Bf16, (128, 256), Nt, NONE),
     (schedules::mlp, Bf16, (128, 256), Nt, NONE),
     (strangers::odd_owners_first, Bf16, (128, 256), Nt, NONE),
+    (strangers::scattered_by_turns, Bf16, (128, 128), Nt, NONE),
     (strangers::sum_of_inputs, Bf16, (128, 256), Nt, NONE),
     (strangers::pushed_by_spare_warps, Bf16, (128, 128), Nt, NONE),
 ];

@@ -4,7 +4,10 @@
 use crate::epilogues;
 use crate::halves;
 use crate::sass::{all_pass, checked, nvidia};
-use crate::strangers::{STRANGERS, gated_at_the_end, gated_layers, layers_of_two_widths, one_shot};
+use crate::strangers::{
+    STRANGERS, gated_at_the_end, gated_layers, layers_of_two_widths, one_shot, reduced_by_turns,
+    scattered_by_turns,
+};
 use crate::{gathered, newcomers, outsiders};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::{cuda, sm90, verify};
@@ -65,6 +68,20 @@ fn tiles_across_shards_pass_the_sass_checks() {
         Variant::new(4).dtype(Dtype::F16),
     ));
     all_pass(&cases);
+}
+
+/// Sums over ranks in tiles that warpgroups take by turns: what is added is in registers beside all of a tile.
+#[test]
+fn sums_by_turns_pass_the_sass_checks() {
+    let scattered = |edit: fn(Variant) -> Variant| (scattered_by_turns(), edit(Variant::new(4)));
+    all_pass(&[
+        scattered(|variant| variant),
+        (reduced_by_turns(), Variant::new(4)),
+        scattered(|variant| variant.layout(Layout::Nn)),
+        scattered(|variant| variant.layout(Layout::Tn)),
+        scattered(|variant| variant.dtype(Dtype::F16)),
+        scattered(|variant| variant.dtype(Dtype::E4M3)),
+    ]);
 }
 
 /// Constant operands come first: the loads stand twice, and each role waits for earlier launches by itself.

@@ -34,6 +34,8 @@ impl Walk<'_, '_> {
         nodes.extend(self.read_vectors_ahead(pass, var));
         nodes.push(Node::Accumulators);
         nodes.extend(ping_pong(Node::AwaitOrder));
+        // Where a sum comes through the stages, they are this tile's until all of it was read.
+        let sums = self.summed_by_turns(pass);
         nodes.extend(match unroll {
             Unroll::Once | Unroll::Fully => None,
             Unroll::Times(_) => Some(why(
@@ -41,11 +43,11 @@ impl Walk<'_, '_> {
             )),
         });
         nodes.extend(self.staggered(unroll, body));
-        nodes.extend(ping_pong(Node::ArriveOrder));
+        nodes.extend(ping_pong(Node::ArriveOrder).filter(|_| !sums));
         if promoted.is_none() {
             nodes.extend([Node::MmaWait { pending: 0 }, arrive(Slot::Previous)]);
         }
-        nodes.extend(ping_pong(self.skip()));
+        nodes.extend(ping_pong(self.skip()).filter(|_| !sums));
         for (_, sum) in pass.sums.iter().filter(|_| !pass.apart) {
             let OpKind::Reduce { from, .. } = &sum.op.kind else {
                 continue;
@@ -96,11 +98,58 @@ impl Walk<'_, '_> {
         if self.b.cta.split() > 1 {
             nodes.extend(self.exchange());
         }
-        nodes.extend(self.write_subtiles(pass, var));
+        let mut stored = self.write_subtiles(pass, var);
+        if sums {
+            // As many stages as there are ranks, so a place that goes through them one by one is in no uniform register, nor would
+            // the next tile's descriptors be.
+            stored = vec![Node::Ahead {
+                ring: STAGES,
+                body: stored,
+            }];
+            stored.extend([
+                Node::ArriveOrder,
+                Node::Skip {
+                    ring: STAGES,
+                    by: self.steps.clone() + self.stages_of_a_sum() * 2,
+                },
+            ]);
+        }
+        nodes.extend(stored);
         if self.b.cta.split() > 1 {
             nodes.extend(self.end_of_tile(tiles));
         }
         nodes
+    }
+
+    /// True if a tile that one consumer computes alone has a sum behind its steps.
+    fn summed_by_turns(&self, pass: &Pass<'_>) -> bool {
+        self.b.cta.mode() == Mode::PingPong && !pass.sums.is_empty()
+    }
+
+    /// Stages of such a sum: a subtile of each of the others' terms.
+    fn stages_of_a_sum(&self) -> Expr {
+        self.subtiles() * (Expr::world() - 1)
+    }
+
+    /// In front of a loop whose tiles have a sum behind their steps: past that of the other consumer's tile, if that is the loop's
+    /// first one. Each grid has one of its tiles for this CTA.
+    pub(super) fn past_the_first_sum(&self, passes: &[Pass<'_>]) -> Vec<Node> {
+        if !passes.iter().any(|pass| self.summed_by_turns(pass)) {
+            return Vec::new();
+        }
+        let past = Node::Skip {
+            ring: STAGES,
+            by: self.stages_of_a_sum(),
+        };
+        vec![
+            why(
+                "The other consumer has this CTA's first tile of the loop, with a sum behind its steps.",
+            ),
+            Node::If {
+                test: Test::AtLeast(Expr::Within, Expr::Blocks),
+                body: vec![past],
+            },
+        ]
     }
 
     /// A step that stays in flight: the next step's multiplies begin before its own are complete, and release its stage.

@@ -72,6 +72,7 @@ impl Walk<'_, '_> {
         let before = match self.which {
             WarpRole::Store => self.hoisted_of_stores(&mut passes[0], &tiles),
             WarpRole::Load => self.hoisted(&mut passes[0].scale_waits, &tiles),
+            WarpRole::Multiply => self.past_the_first_sum(&passes),
             _ => Vec::new(),
         };
         nodes.extend(before);

@@ -1,7 +1,9 @@
 //! A row's bits do not depend on how many rows a launch has, nor by that on which rank adds them up.
 
+use crate::fixtures::across;
 use crate::fixtures::handed;
 use crate::fixtures::library::{self, Sizes};
+use crate::fixtures::wide::wide;
 use counterflow_codegen::bits::BitsClass;
 use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype;
@@ -119,6 +121,36 @@ fn sums_over_ranks_have_the_bits_of_every_number_of_rows() {
             "{} in a world of {world}: {differ:?}",
             program.name
         );
+    }
+}
+
+/// Every number of rows from 1 to 256, for tiles of a shard and across shards, whose parts go to their owners or to everybody.
+#[test]
+fn a_row_has_the_bits_of_every_launch_of_up_to_256_rows() {
+    let tiles = || (8, 8).into();
+    let programs = [
+        library::gemm_rs(&sizes()),
+        library::gemm_ar(&sizes()),
+        across::one_shot(across::SUMS[0], tiles(), across::Mistake::None),
+        across::one_shot(across::SUMS[1], tiles(), across::Mistake::None),
+    ];
+    let worlds: &[u32] = if wide() { &[2, 3, 4, 8] } else { &[4] };
+    // The ends, and numbers that leave every remainder by tiles and ranks.
+    let some = |m: &u32| wide() || m % 37 == 1 || *m == 256;
+    let counts: Vec<u32> = (1..=256).filter(some).collect();
+    for (program, world) in programs
+        .iter()
+        .flat_map(|it| worlds.iter().map(move |world| (it, *world)))
+    {
+        let variant = Variant::new(world).arch(Arch::Cpu);
+        let most = rows(program, &variant, 256);
+        for m in &counts {
+            assert!(
+                rows(program, &variant, *m)[..] == most[..*m as usize],
+                "{} of {m} rows in a world of {world}",
+                program.name
+            );
+        }
     }
 }
 

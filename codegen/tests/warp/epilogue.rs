@@ -277,8 +277,9 @@ fn stored_tiles_are_read_by_both_warpgroups_of_one_cta() {
     error[resources]: a stored tile beside the product, in a cluster
       help: `cluster = (1, 1)`: CTAs of a cluster cannot read a stored tile
     ");
+    // Without this rank's own term.
     insta::assert_snapshot!(beside(ping_pong(), summed), @"
     error[resources]: a sum of stored tiles, with tiles in ping-pong
-      help: no `ping_pong`: warpgroups that take tiles by turns cannot read a stored tile
+      help: no `ping_pong`, or one sum of the others' terms and this rank's in every item of the last loop that multiplies, outside of loops over ranks, and no role beside; tiles of 128 rows by up to 128 columns, without promotion, vectors, scales or an amax
     ");
 }

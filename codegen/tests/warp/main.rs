@@ -59,6 +59,7 @@ mod slices;
 mod split_k;
 mod staggered_epilogues;
 mod summing_roles;
+mod sums_by_turns;
 mod swapped_operands;
 mod together;
 mod turns;

@@ -239,6 +239,16 @@ fn layers_of_two_widths() {
 }
 
 #[test]
+fn scattered_by_turns() {
+    strangers(STRANGERS[38]);
+}
+
+#[test]
+fn reduced_by_turns() {
+    strangers(STRANGERS[39]);
+}
+
+#[test]
 fn layers_of_gates() {
     strangers((gated_layers, &[1, 2, 3, 4, 5, 8]));
 }

@@ -1,6 +1,6 @@
 //! The cost of steps that use no link.
 
-use counterflow_codegen::kernel::{Block, GemmKind, Kernel, Op, OpId, RoleKind};
+use counterflow_codegen::kernel::{Block, GemmKind, Kernel, Op, OpId, OpKind, RoleKind, visit_ops};
 use counterflow_codegen::machine::{Machine, wave};
 use counterflow_codegen::order::{Chosen, TileOrder};
 use counterflow_codegen::plan::Plan;
@@ -37,6 +37,8 @@ struct Item<'a> {
     order: Option<TileOrder>,
     /// True if consecutive items are below each other, so that they share columns. Otherwise they share rows.
     down: bool,
+    /// True if it has a sum over ranks.
+    summed: bool,
 }
 
 /// Costs of a kernel's tiles on a machine.
@@ -113,12 +115,17 @@ impl<'a> Costs<'a> {
                     let some = some.unwrap_or_else(|_| Chosen::all(rows * columns));
                     let column = |nth| order.at(some.at(nth), rows, columns).1;
                     let tilings = self.plan.cta.as_ref().map_or(&[][..], Cta::tilings);
+                    let mut summed = false;
+                    visit_ops(body, &mut |op| {
+                        summed |= matches!(op.kind, OpKind::Reduce { .. })
+                    });
                     let item = Item {
                         tile: (tile.row_block.unwrap_or(0), tile.column_block.unwrap_or(0)),
                         tiling: tilings.iter().find(|it| it.partition() == *partition),
                         grid,
                         order: Some(order),
                         down: some.count > 1 && column(0) == column(1),
+                        summed,
                     };
                     self.ops(body, item);
                 }
@@ -218,7 +225,7 @@ impl<'a> Costs<'a> {
         let share = 1.0 / (1.0 + done * done);
         let others = f64::from(split - 1) / f64::from(split);
         let exchange = others * f64::from(rows) * width * SPLIT_PARTIAL_BYTES / machine.sm.exchange;
-        let overhead = if first { self.overhead(tiling) } else { 0.0 };
+        let overhead = if first { self.overhead(item) } else { 0.0 };
         let steps = share * in_step + (1.0 - share) * apart + meet;
         ps(share_of_k * steps + overhead + share_of_k * exchange)
     }
@@ -366,10 +373,11 @@ impl<'a> Costs<'a> {
 
     /// Seconds a tile costs besides its steps. In ping-pong mode another tile's steps hide them if a warpgroup has two
     /// blocks of 64 (one is too little work, three have a longer epilogue). If there is no other tile, one warpgroup
-    /// does the whole epilogue. Each epilogue subtile costs a synchronization with the storing thread, unless epilogues
+    /// does the whole epilogue; nor does another's tile begin before a sum over ranks was read, which comes through the stages.
+    /// Each epilogue subtile costs a synchronization with the storing thread, unless epilogues
     /// are staggered and there is another tile to work on.
-    fn overhead(&self, tiling: Option<&Tiling>) -> f64 {
-        let (Some(tiling), Some(cta)) = (tiling, &self.plan.cta) else {
+    fn overhead(&self, item: Item<'_>) -> f64 {
+        let (Some(tiling), Some(cta)) = (item.tiling, &self.plan.cta) else {
             return self.machine.sm.tile_overhead;
         };
         let grid = &self.plan.grid;
@@ -382,7 +390,7 @@ impl<'a> Costs<'a> {
         } else {
             0.0
         };
-        match (cta.mode(), alone) {
+        match (cta.mode(), alone || item.summed) {
             (Mode::Cooperative, _) => self.machine.sm.tile_overhead + subtiles,
             (Mode::PingPong, _) if tiling.split() > 1 => self.machine.sm.tile_overhead,
             (Mode::PingPong, true) => self.machine.sm.tile_overhead * f64::from(blocks),

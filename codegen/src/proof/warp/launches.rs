@@ -2,7 +2,7 @@
 
 use super::visited::{self, MOST, MOST_CHOSEN_FROM};
 use crate::diag::{Diagnostic, Diagnostics, Rule};
-use crate::kernel::{Block, Cells, DimId, Kernel, OpKind, visit, visit_ops};
+use crate::kernel::{Block, Cells, DimId, Kernel, OpKind, RoleKind, visit, visit_ops};
 use crate::machine::Machine;
 use crate::order::{Cut, Selection};
 use crate::plan::Plan;
@@ -10,6 +10,7 @@ use crate::program::{CellIndex, CounterDim, Loc, PartitionId, Side};
 use crate::proof::tile::plan_findings;
 use crate::rank::RankExpr;
 use crate::shape::Shape;
+use crate::sm90::cta::Mode;
 use crate::tiling::{Operand, Tile};
 use crate::undo::{Fix, undone};
 use crate::warp::{BATCH, Pipeline, STAGING_COLUMNS};
@@ -445,6 +446,19 @@ fn few(kernel: &Kernel) -> u32 {
     }
 }
 
+/// True if warpgroups that take tiles by turns add sums over ranks.
+fn sums_by_turns(pipeline: &Pipeline) -> bool {
+    let mut sums = false;
+    for role in &pipeline.kernel.roles {
+        if matches!(role.kind, RoleKind::Gemm(_)) {
+            visit(&role.body, &mut |op| {
+                sums |= matches!(op.kind, OpKind::Reduce { .. })
+            });
+        }
+    }
+    sums && pipeline.cta.mode() == Mode::PingPong
+}
+
 /// The largest launch of a kernel that computes tiles.
 fn of_tiles(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
     let kernel = &pipeline.kernel;
@@ -474,7 +488,9 @@ fn of_tiles(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
         true => (tile.columns + tile.columns / 2) * shards - few_columns,
         false => {
             let outside = tile.columns / 2 * w_in_halves + few_columns;
-            tile.columns * pipeline.cta.multicast_group() + outside
+            // Where each warpgroup passes over the other's sums, both have two tiles of this rank's on each CTA.
+            let turns = if sums_by_turns(pipeline) { 2 } else { 0 };
+            tile.columns * (pipeline.cta.multicast_group() + turns) + outside
         }
     };
     let (n, k) = (

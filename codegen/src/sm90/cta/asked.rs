@@ -511,3 +511,17 @@ pub(super) fn distinct(way: &[Dot]) -> Vec<[TensorId; 2]> {
     }
     products
 }
+
+/// True if items have a product, whichever way they go.
+pub(super) fn multiplies(kernel: &Kernel, body: &[Op]) -> bool {
+    ways(kernel, body).iter().any(|way| !way.is_empty())
+}
+
+/// Loops over items in the order of a CTA, those over ranks twice: what stands last in one comes before what is first.
+pub(super) fn in_sequence(body: &[Block]) -> Vec<Loop<'_>> {
+    let each = body.iter().flat_map(|block| {
+        let times = 1 + usize::from(matches!(block, Block::ForRanks { .. }));
+        std::iter::repeat_n(std::slice::from_ref(block), times)
+    });
+    each.flat_map(loops).collect()
+}

@@ -26,18 +26,20 @@ pub use wgmma::{BLOCK_ROWS, CONSUMERS, Mode, PARTIAL_BOX_ROWS, Wgmma, instructio
 use crate::checked::Subject;
 use crate::diag::{Diagnostic, Diagnostics};
 use crate::dtype::Dtype;
-use crate::kernel::{Block, GemmKind, Kernel, Op, OpKind, Role as Loops, RoleKind, visit_ops};
+use crate::kernel::{Block, GemmKind, Kernel, OpKind, Role as Loops, RoleKind, visit_ops};
 use crate::program::{PartitionId, Var};
 use crate::tiling::Tiling;
 use crate::variant::Arch;
-use asked::{Item, Loop, TileRequest, distinct, first_store, takes_tiles_between_products, ways};
+use asked::{
+    Item, TileRequest, distinct, first_store, in_sequence, multiplies,
+    takes_tiles_between_products, ways,
+};
 pub(crate) use asked::{computes, loops, moves_and_sums};
 use finding::refuse;
 use registers::reallocated;
 use results::results;
 use rules::Level;
 use smem::Division;
-use std::{iter, slice};
 use subtiles::Needs;
 
 /// Columns of a staging buffer on its way to a peer: one 128-byte swizzle atom of 16-bit elements.
@@ -226,23 +228,9 @@ pub fn decide(kernel: &Kernel) -> Decision {
     }
 }
 
-/// True if items have a product, whichever way they go.
-fn multiplies(kernel: &Kernel, body: &[Op]) -> bool {
-    ways(kernel, body).iter().any(|way| !way.is_empty())
-}
-
 /// True if warpgroups have tiles of their own, by turns.
 fn alternates(asked: &[TileRequest<'_>]) -> bool {
     asked.iter().any(|one| one.wgmma.mode == Mode::PingPong)
-}
-
-/// Loops over items in the order of a CTA, those over ranks twice: what stands last in one comes before what is first.
-fn in_sequence(body: &[Block]) -> Vec<Loop<'_>> {
-    let each = body.iter().flat_map(|block| {
-        let times = 1 + usize::from(matches!(block, Block::ForRanks { .. }));
-        iter::repeat_n(slice::from_ref(block), times)
-    });
-    each.flat_map(loops).collect()
 }
 
 /// Subjects of the rules: each loop that multiplies.

@@ -13,6 +13,7 @@ use super::promoted::{has_room_to_promote, promoted_elements, whole_squares};
 use super::registers::{RegisterClass, has_registers};
 use super::shared::{cluster_fits, clusters, shared_alone, some_in_cluster, splits};
 use super::slabs::slabs_of_steps;
+use super::together::summed_by_turns;
 use super::wgmma::{ATOM_ROWS, MOST_ACCUMULATORS, Mode, Wgmma};
 use crate::diag::Diagnostic;
 use crate::dtype::Dtype;
@@ -439,12 +440,23 @@ fn inputs_fit(asked: &TileRequest<'_>, tiling: &Tiling) -> Option<Diagnostic> {
 
 /// As stored tiles do, those of a sum come through the stages.
 fn split_with_sums(asked: &TileRequest<'_>) -> impl Iterator<Item = Diagnostic> {
-    let ping_pong = asked.wgmma.mode == Mode::PingPong;
-    let sums = asked.item.sums.iter().filter(move |_| ping_pong);
+    let unread = asked.wgmma.mode == Mode::PingPong && !summed_by_turns(asked);
+    let sums = asked.item.sums.iter().filter(move |_| unread);
     sums.map(|at| {
         let message = format!("a sum of stored tiles, {}", by_turns(asked));
-        refuse(*at, message, cooperative(asked))
+        refuse(*at, message, alone_with_a_sum(asked))
     })
+}
+
+/// Description of the sums that a warpgroup alone can read.
+fn alone_with_a_sum(asked: &TileRequest<'_>) -> &'static str {
+    match asked.kind.ping_pong {
+        true => {
+            "no `ping_pong`, or one sum of the others' terms and this rank's in every item of the last loop that multiplies, outside of \
+                loops over ranks, and no role beside; tiles of 128 rows by up to 128 columns, without promotion, vectors, scales or an amax"
+        }
+        false => cooperative(asked),
+    }
 }
 
 /// Findings in what CTAs that move data compute.

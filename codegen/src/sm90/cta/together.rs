@@ -1,10 +1,13 @@
 //! Rules about the loops of one kernel, which share stages and take turns at them.
 
-use super::asked::{Loop, TileRequest};
+use super::asked::{Loop, TileRequest, in_sequence, multiplies};
 use super::finding::refuse;
 use super::wgmma::Mode;
 use crate::diag::Diagnostic;
-use crate::kernel::Op;
+use crate::kernel::{Op, OpKind, Role, RoleKind, visit_ops};
+
+/// The largest tile that leaves a thread registers for its part of a sum, in ping-pong: 128 rows of so many columns. 64x256 spills.
+const MOST_BESIDE_A_SUM: (u32, u32) = (128, 128);
 
 /// Refuses loops that do not have in common with the first what a pipeline needs.
 pub(super) fn of_loops(loops: &[TileRequest<'_>]) -> Vec<Diagnostic> {
@@ -71,6 +74,18 @@ fn unlike(first: &TileRequest<'_>, other: &TileRequest<'_>) -> Option<Diagnostic
         let hint = "cooperative tiles: each warpgroup skips as many steps as the other one's next tile has";
         return Some(refuse(other.at, message, hint));
     }
+    if other.wgmma.mode == Mode::PingPong && first.wgmma.tile != other.wgmma.tile {
+        let sums = [first, other].map(|asked| !asked.item.sums.is_empty());
+        let message = format!(
+            "{}, beside a sum of stored tiles in ping-pong",
+            other.tiles()
+        );
+        let hint =
+            "tiles of one shape in all loops: subtiles have one size, and the sum registers for it";
+        return sums
+            .contains(&true)
+            .then(|| refuse(other.at, message, hint));
+    }
     None
 }
 
@@ -102,4 +117,58 @@ pub(super) fn before_products(
         refuse(asked.at, message, hint)
     });
     refused.collect()
+}
+
+/// True if warpgroups that take tiles by turns can read the sum of this loop's items. Each passes over the stages of the other's
+/// tile, so it must know how many those are: all tiles of one loop have the same sum, nothing is multiplied behind them, and a
+/// CTA's tiles are a grid apart.
+///
+/// A warpgroup has a part of the sum in registers beside all of its tile, and none left for vectors, scales or an amax: with scales
+/// of rows it spills.
+pub(super) fn summed_by_turns(asked: &TileRequest<'_>) -> bool {
+    let (kernel, results) = (asked.kernel, asked.results);
+    let of_one_kind = asked.kind.ping_pong
+        && asked.kind.split == 1
+        && asked.kind.cluster == (1, 1)
+        && !asked.wgmma.swap_ab()
+        && !results.bytes
+        && !results.amax
+        && (results.vectors, results.numbers) == ([0, 0], 0)
+        && (asked.wgmma.tile.rows, asked.wgmma.tile.columns.max(128)) == MOST_BESIDE_A_SUM
+        && !asked.promotes();
+    let [
+        Role {
+            kind: RoleKind::Gemm(_),
+            body,
+            ..
+        },
+    ] = kernel.roles.as_slice()
+    else {
+        return false;
+    };
+    let in_sequence = in_sequence(body);
+    let summing = in_sequence.iter().filter(|each| sums(each.body) > 0);
+    let summing: Vec<&Loop<'_>> = summing.collect();
+    let last = in_sequence
+        .iter()
+        .rfind(|each| multiplies(kernel, each.body));
+    match (summing.as_slice(), last) {
+        ([sum], Some(last)) => of_one_kind && sum.items == last.items && one_own_sum(sum.body),
+        _ => false,
+    }
+}
+
+/// True if an item has one sum, whichever way it goes: of all others' terms, with its own in its turn.
+fn one_own_sum(body: &[Op]) -> bool {
+    let own = |op: &Op| matches!(op.kind, OpKind::Reduce { own: Some(_), .. });
+    sums(body) == 1 && body.iter().any(own)
+}
+
+/// Number of sums of an item, in all of its branches.
+fn sums(body: &[Op]) -> usize {
+    let mut found = 0;
+    visit_ops(body, &mut |op| {
+        found += usize::from(matches!(op.kind, OpKind::Reduce { .. }))
+    });
+    found
 }
