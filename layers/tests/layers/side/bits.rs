@@ -44,9 +44,9 @@ fn all(rank: &Arc<Communicator>, whole: bool) -> Result<Vec<(String, Vec<u32>)>,
             [1, 8],
             [37, 72],
             [2400, 72],
-            [1330, 4104],
-            [800, 8200],
-            [530, 16_392],
+            [800, 2056],
+            [400, 8200],
+            [270, 16_392],
         ];
         for shape in shapes.into_iter().take(if whole { 6 } else { 2 }) {
             let (x, dy, gamma) = (
@@ -169,7 +169,7 @@ fn all(rank: &Arc<Communicator>, whole: bool) -> Result<Vec<(String, Vec<u32>)>,
         [530, 40_000],
         [140, 114_696],
     ];
-    for [rows, columns] in shapes.into_iter().take(if whole { 5 } else { 3 }) {
+    for [rows, columns] in shapes.into_iter().take(if whole { 4 } else { 3 }) {
         let mut logits = tensor(rank, [rows, columns], 7)?;
         if rows == 4 {
             let mut some = logits.read()?;
