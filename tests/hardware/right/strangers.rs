@@ -275,3 +275,13 @@ fn kernels_of_strangers_have_warps() {
         crate::case::checked(program, variant);
     });
 }
+
+#[test]
+fn summed_by_everyone() {
+    strangers(STRANGERS[36]);
+}
+
+#[test]
+fn slots_for_peers() {
+    strangers(STRANGERS[37]);
+}
