@@ -203,6 +203,8 @@ fn one_gpu_passes_without_what_needs_two() {
         code == 0 && said.contains("1 skipped") && said.contains("1 sections skipped a part"),
         "{code}: {said}"
     );
+    let (code, said) = packed.run(&["pulls"], &[("FRESH", "1"), ("REQUIRE_GPU", "2")]);
+    assert!(code == 1 && said.contains("1 failed"), "{code}: {said}");
     packed.program(
         "bin/nvidia-smi",
         "[[ $1 != -L ]] || printf 'GPU 0: one\\nGPU 1: two\\n'",

@@ -24,7 +24,6 @@ fn program() -> Program {
     for choice in &mut program.tunables {
         let (each, most) = match &choice.name[..] {
             "tiles" => (3, 9),
-            "gemm.split" => (1, 2),
             _ => (1, 2),
         };
         let some = choice.options.iter().step_by(each).take(most);

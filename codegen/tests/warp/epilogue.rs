@@ -280,6 +280,6 @@ fn stored_tiles_are_read_by_both_warpgroups_of_one_cta() {
     // Without this rank's own term.
     insta::assert_snapshot!(beside(ping_pong(), summed), @"
     error[resources]: a sum of stored tiles, with tiles in ping-pong
-      help: no `ping_pong`, or one sum of the others' terms and this rank's in every item of the last loop that multiplies, outside of loops over ranks, and no role beside; tiles of 128 rows by up to 128 columns, without promotion, vectors, scales or an amax
+      help: no `ping_pong`. It works for items of the last loop that have one sum with this rank's own term and nothing else beside the product, in tiles of 128 rows by up to 128 columns, without clusters and roles
     ");
 }

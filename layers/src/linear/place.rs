@@ -13,7 +13,7 @@ use std::ops::{Deref, DerefMut};
 /// It is a [`Tensor`] to write to, such as by the backward pass of the layer behind. A row-parallel layer of bf16 gathers what is there
 /// from there; a tensor that is given in its place is copied first. All layers of a group have one such place, one after the other: once
 /// another place is asked for, or another gradient was given, this one's contents are gone, and every layer of the group refuses it. Every
-/// layer refuses the tensor without its place as a gradient, too (`&*place`, a handle or rows of it): it does not know whose it is.
+/// layer refuses the tensor without its place as a gradient, too (`&*place`, a handle or rows of it): nothing tells whose gradient lies there.
 ///
 /// ```
 /// use counterflow::Communicator;

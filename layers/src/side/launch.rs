@@ -218,7 +218,8 @@ impl<'a> Call<'a> {
     /// Enqueues it with so many CTAs of 256 threads, which may start while the launch before ends: as `launch`.
     ///
     /// # Safety
-    /// As `launch`; the kernel waits itself for the launch before, which is one of the caller's, and which waits for nobody.
+    /// As `launch`. The kernel touches no memory before it has waited for the launch before. That is one of the caller's, started when all
+    /// before it had ended, and it waits for no other kernel.
     pub unsafe fn launch_early(
         self,
         ctas: usize,

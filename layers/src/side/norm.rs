@@ -209,7 +209,7 @@ impl NormKernels {
         };
         let ctas = (1 + usize::from(has_beta)) * columns.div_ceil(32);
         let call = call.number(count).number(columns);
-        // SAFETY: a CTA for each 32 columns of each gradient. It waits for the launch before, which does not write what it reads earlier.
+        // SAFETY: a CTA for each 32 columns of each gradient. It reads nothing before the launch before has ended.
         unsafe { call.launch_early(ctas, twin).map(drop) }
     }
 }

@@ -253,9 +253,10 @@ pub struct LaunchConfig {
     /// of ours), the driver starts this one at its end. If it does, this one's CTAs only become resident: the wait
     /// returns when the previous launch is complete and its writes are visible, and a kernel of ours loads nothing but
     /// constants from global memory before it. A launch that would load one which earlier launches of an op may still
-    /// write is an ordinary one, and so is any that comes right behind a step, a replay, a copy or a fill. This extends
-    /// to all earlier launches if each that started early waited for its own predecessor, as ours do. Another library's
-    /// kernel that is launched programmatically and never waits may end before its predecessor.
+    /// write is an ordinary one, and so is any that comes right behind a step, a replay, a copy or a fill, unless it is
+    /// a step that loads nothing before the wait. This extends to all earlier launches if each that started early
+    /// waited for its own predecessor, as ours do. Another library's kernel that is launched programmatically and never
+    /// waits may end before its predecessor.
     pub dependent_launch: bool,
     /// Priority of its CTAs where several launches wait for SMs: the smallest number is first, as for streams. 0 is
     /// the default.

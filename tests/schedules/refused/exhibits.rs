@@ -558,3 +558,21 @@ pub fn two_widths(x: Gathered<bf16>, z: Gathered<bf16>, w: Local<bf16>, y: Out<b
         }
     }
 }
+
+#[schedule]
+pub fn sums_in_ping_pong(x: Local<bf16>, w: Local<bf16>, y: ReduceScattered<bf16>) {
+    let tiles = y.tiles((128, 160));
+    let partial = symmetric::<bf16>(y, slots = world());
+    let landed = counters(world(), tiles);
+    #[gemm(ping_pong = true)]
+    for owner in ranks().after_me() {
+        for t in tiles.of(owner).grouped() {
+            partial.on(owner)[me()][t] = dot(x[t], w[t]);
+            landed.on(owner)[me()][t].add(1);
+        }
+    }
+    #[gemm]
+    for t in tiles.of(me()).grouped() {
+        y[t] = dot(x[t], w[t]) + partial[others()][t].wait(landed).sum();
+    }
+}

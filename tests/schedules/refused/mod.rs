@@ -17,7 +17,7 @@ fn plain() -> Variant {
 }
 
 /// In the order of the table.
-const EXHIBITS: [Exhibit; 28] = [
+const EXHIBITS: [Exhibit; 29] = [
     (panels, plain),
     (slabs, || plain().dtype(Dtype::E4M3).scales(Scales::PerRow)),
     (some_chunks, plain),
@@ -41,6 +41,7 @@ const EXHIBITS: [Exhibit; 28] = [
     (one_accumulator, plain),
     (parts_of_steps, plain),
     (slabs_in_ping_pong, plain),
+    (sums_in_ping_pong, plain),
     (two_widths, plain),
     (waits_and_signals, plain),
     (waits_behind_a_copy, plain),

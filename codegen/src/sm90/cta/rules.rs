@@ -452,8 +452,8 @@ fn split_with_sums(asked: &TileRequest<'_>) -> impl Iterator<Item = Diagnostic> 
 fn alone_with_a_sum(asked: &TileRequest<'_>) -> &'static str {
     match asked.kind.ping_pong {
         true => {
-            "no `ping_pong`, or one sum of the others' terms and this rank's in every item of the last loop that multiplies, outside of \
-                loops over ranks, and no role beside; tiles of 128 rows by up to 128 columns, without promotion, vectors, scales or an amax"
+            "no `ping_pong`. It works for items of the last loop that have one sum with this rank's own term and nothing else beside the \
+                product, in tiles of 128 rows by up to 128 columns, without clusters and roles"
         }
         false => cooperative(asked),
     }

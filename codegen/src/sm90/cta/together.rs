@@ -134,7 +134,8 @@ pub(super) fn summed_by_turns(asked: &TileRequest<'_>) -> bool {
         && !results.bytes
         && !results.amax
         && (results.vectors, results.numbers) == ([0, 0], 0)
-        && (asked.wgmma.tile.rows, asked.wgmma.tile.columns.max(128)) == MOST_BESIDE_A_SUM
+        && asked.wgmma.tile.rows == MOST_BESIDE_A_SUM.0
+        && asked.wgmma.tile.columns <= MOST_BESIDE_A_SUM.1
         && !asked.promotes();
     let [
         Role {

@@ -155,7 +155,6 @@ __device__ __forceinline__ void rows_of(const void* x, u32 rows, u32 columns, W 
 #pragma unroll
             for (u32 j = 0; j < 8; ++j) sum = add_normal(sum, raised(x8[j] - less));
         });
-        // Read before the threads meet: dx may be x.
         const Num own = target < columns ? its.logit(target) : Num(0.f);
         pair = NOTHING;
         if (next < rows) {
@@ -252,8 +251,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
     // Columns before the first one have numbers beyond the last.
     const Num x_own = target - first < columns ? logit(x, row, target - first) : Num(0.f);
     const Slope slope(most, inverse(sum), scale, x_own);
-    // dx may be x.
-    __syncthreads();
 #pragma unroll 4
     for (u32 at = threadIdx.x; at < eights; at += THREADS) {
         Eight x8;

@@ -193,10 +193,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_add(const float* slab
     const bool is_beta = blockIdx.x >= across;
     const u32 column = (is_beta ? blockIdx.x - across : blockIdx.x) * 32 + lane;
     const float* from = is_beta ? slabs + columns : slabs;
-    // It starts while the launch before ends, which does not write these.
     float* const to = is_beta ? of_beta : of_gamma;
-    const Num before = column < columns && warp == 0 ? to[column] : 0.f;
+    // It starts while the launch before ends.
     asm volatile("griddepcontrol.wait;" ::: "memory");
+    const Num before = column < columns && warp == 0 ? to[column] : 0.f;
     Num sum = 0.f;
     if (column < columns) {
 #pragma unroll 17

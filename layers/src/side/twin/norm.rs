@@ -51,7 +51,8 @@ pub type Affine<'a> = (&'a [bf16], Option<&'a [bf16]>);
 /// Gradients of γ and β that are added to.
 pub type AffineGradients<'a> = (&'a mut [f32], Option<&'a mut [f32]>);
 
-/// Sums of gradients over rows that a backward pass leaves: slab s has every 132nd row from row s on. So many SMs has an H100 or an H200.
+/// Sums of gradients over rows that a backward pass leaves: slab s has every 132nd row from row s on. An H100 SXM
+/// and an H200 have so many SMs; on a card with fewer, some CTAs come in a second wave.
 pub(in crate::side) const SLABS: usize = 132;
 
 impl Norm {

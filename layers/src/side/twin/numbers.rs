@@ -108,10 +108,10 @@ fn power_of_two(rounded: f32, f: f32) -> f32 {
     f32::from_bits(q.to_bits().wrapping_add(rounded.to_bits() << 23))
 }
 
-/// A number, or 0 for one that is too small to be normal.
+/// A number, or 0 of its sign for one that is too small to be normal.
 pub(super) fn normal(x: f32) -> f32 {
     match x.is_subnormal() {
-        true => 0.0,
+        true => 0f32.copysign(x),
         false => x,
     }
 }
