@@ -4,6 +4,7 @@ use crate::case::{Case, Device, Fill, References, on};
 use crate::memory::{Heap, Memory, Words};
 use crate::right::JITTER;
 use crate::tiles::{NONE, right};
+use crate::wide::in_turn;
 use crate::{fine, gpus};
 use counterflow::codegen::interp::{self, Options, Output};
 use counterflow::codegen::program::Setting::One;
@@ -67,10 +68,11 @@ fn every_tile_adds_to_what_is_there() {
 
 #[test]
 fn every_tile_adds_to_what_is_there_without_a_gpu() {
-    for (program, variant) in variants() {
+    // Without `WIDE` each tile with one kind of numbers.
+    for (at, (program, variant)) in variants().enumerate() {
         let shapes = [8, 136].map(|m| Shape::new(m, 264, 72).up_to(136));
         let case = on(&Device::Cpu, &program, &variant, &shapes);
-        for fill in [Fill::Uniform(7), Fill::Integers(7)] {
+        for fill in in_turn([Fill::Uniform(7), Fill::Integers(7)], at) {
             let outcome = case.run(&Device::Cpu, fill);
             for launch in 0..shapes.len() {
                 case.compare(&outcome, launch, fill);

@@ -8,6 +8,8 @@ use counterflow::codegen::bits::BitsClass;
 use counterflow::codegen::interp::Numbers;
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Dtype, Error, Op, Program, Variant, schedules};
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex};
 
 /// The most rows of a launch, columns that no tile divides, and a depth of several steps and a part of one.
 const MOST: usize = 256;
@@ -20,13 +22,18 @@ const TILES: [(u32, u32); 2] = [(128, 256), (128, 128)];
 const ROWS: [usize; 14] = [256, 8, 1, 2, 3, 5, 13, 16, 31, 64, 100, 128, 200, 255];
 
 /// Numbers of a rank's tensor, by row and column: the same ones whatever the number of rows is.
-fn numbers(rank: &Communicator, tensor: u64, count: usize) -> Vec<bf16> {
+fn numbers(rank: &Communicator, tensor: u64, count: usize) -> Arc<Vec<bf16>> {
+    // Drawn once: each launch has them again.
+    type Drawn = HashMap<(u64, usize), Arc<Vec<bf16>>>;
+    static DRAWN: LazyLock<Mutex<Drawn>> = LazyLock::new(Mutex::default);
     let seed = 977 * u64::from(rank.rank()) + tensor;
     let of = |at: usize| {
         let drawn = Numbers::new(seed << 32 | at as u64).draw();
         bf16::from_f32((drawn >> 40) as f32 / 8_388_608.0 - 1.0)
     };
-    (0..count).map(of).collect()
+    let mut drawn = DRAWN.lock().expect("no panic");
+    let all = drawn.entry((seed, count));
+    Arc::clone(all.or_insert_with(|| Arc::new((0..count).map(of).collect())))
 }
 
 fn built(rank: &Communicator, program: &Program, tiles: (u32, u32)) -> Result<Op, Error> {
@@ -77,7 +84,8 @@ fn gathered(each: Vec<(usize, Vec<Vec<u16>>)>, m: usize) -> Vec<Vec<u16>> {
     all.into_iter().map(whole).collect()
 }
 
-fn same_bits(schedule: fn() -> Program) {
+/// In worlds of two and of four; without `WIDE` emulated ranks are so many.
+fn same_bits(schedule: fn() -> Program, some: usize) {
     let program = schedule();
     for world in ranks(2).chain(ranks(4)) {
         let class = |tiles: (u32, u32)| {
@@ -85,7 +93,11 @@ fn same_bits(schedule: fn() -> Program) {
             BitsClass::of(&checked(&program, &variant).0).expect("batch-invariant")
         };
         assert_eq!(class(TILES[0]), class(TILES[1]), "{}", program.name);
-        let counts: Vec<usize> = match (world.ranks[0].gpu().is_emulated(), wide()) {
+        let emulated = world.ranks[0].gpu().is_emulated();
+        if emulated && !wide() && world.ranks.len() != some {
+            continue;
+        }
+        let counts: Vec<usize> = match (emulated, wide()) {
             (false, _) => (1..=MOST).rev().collect(),
             (true, true) => ROWS.into(),
             (true, false) => ROWS[..3].into(),
@@ -121,20 +133,20 @@ fn same_bits(schedule: fn() -> Program) {
 
 #[test]
 fn gemm_rs_gives_a_row_the_same_bits_for_every_number_of_rows() {
-    same_bits(schedules::gemm_rs);
+    same_bits(schedules::gemm_rs, 2);
 }
 
 #[test]
 fn gemm_ar_gives_a_row_the_same_bits_for_every_number_of_rows() {
-    same_bits(schedules::gemm_ar);
+    same_bits(schedules::gemm_ar, 4);
 }
 
 #[test]
 fn gemm_rs_across_gives_a_row_the_same_bits_for_every_number_of_rows() {
-    same_bits(schedules::gemm_rs_across);
+    same_bits(schedules::gemm_rs_across, 4);
 }
 
 #[test]
 fn gemm_ar_one_shot_gives_a_row_the_same_bits_for_every_number_of_rows() {
-    same_bits(schedules::gemm_ar_one_shot);
+    same_bits(schedules::gemm_ar_one_shot, 2);
 }

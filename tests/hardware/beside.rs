@@ -64,7 +64,7 @@ fn a_slice_that_the_default_stream_makes_is_there_for_a_launch_at_once() {
         let gpu = rank.gpu().cuda()?;
         let (legacy, other, callers) =
             (gpu.context().default_stream(), gpu.stream()?, gpu.stream()?);
-        let all = done(legacy.clone_htod(&Operands::all()));
+        let all = done(legacy.clone_htod(Operands::all()));
         let nothing = done(legacy.clone_htod(&vec![bf16::NAN; m * side]));
         let mut ours: CudaSlice<bf16> = done(legacy.alloc_zeros(m * side));
         let mut theirs: CudaSlice<bf16> = done(other.alloc_zeros(m * side));

@@ -104,7 +104,7 @@ fn ten_thousand_replays_of_a_graph_that_the_program_captured_between_launches() 
                 rank.barrier()?;
             }
             // From here on rows that another M gives to another rank are there already, and peers push the same.
-            x.write(&Operands::all())?;
+            x.write(Operands::all())?;
             rank.synchronize()?;
             rank.barrier()?;
             for round in 0..ROUNDS {
@@ -230,7 +230,7 @@ fn a_captured_graph_keeps_what_its_launches_use_and_gives_it_back() {
             let graph = {
                 let op = built(rank, &schedules::ag_gemm())?;
                 let Operands { x, w, .. } = Operands::new(rank)?;
-                x.write(&Operands::all())?;
+                x.write(Operands::all())?;
                 rank.synchronize()?;
                 rank.barrier()?;
                 let record = || launch(&op, &stream, (&x, &w, &mut y), SIZE[0]);
@@ -276,7 +276,7 @@ fn launches_in_two_streams_of_one_capture_come_one_after_another() {
             let op = built(rank, &schedules::ag_gemm())?;
             let Operands { x, w, mut y } = Operands::new(rank)?;
             let mut other = rank.zeros([SIZE[0], SIZE[1]])?;
-            x.write(&Operands::all())?;
+            x.write(Operands::all())?;
             let (stream, beside) = (stream(rank)?, stream(rank)?);
             rank.synchronize()?;
             rank.barrier()?;
@@ -356,7 +356,7 @@ fn a_rank_alone_is_captured() {
     let rank = &world.ranks[0];
     let op = fine(built(rank, &schedules::ag_gemm()));
     let Operands { x, w, mut y } = fine(Operands::new(rank));
-    fine(x.write(&Operands::all()));
+    fine(x.write(Operands::all()));
     let stream = fine(stream(rank));
     let graph = fine(captured(&stream, MODES[0], || {
         launch(&op, &stream, (&x, &w, &mut y), SIZE[0])

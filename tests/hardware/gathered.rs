@@ -2,7 +2,6 @@
 
 use crate::gatherers::ALL;
 use crate::right::{JITTERED, emulated_as, strangers};
-use crate::wide::wide;
 
 #[test]
 fn by_comm() {
@@ -26,13 +25,7 @@ fn and_used() {
 
 #[test]
 fn emulated() {
-    for (at, (schedule, _)) in ALL.into_iter().enumerate() {
-        // One type without `WIDE`, of each schedule another.
-        let kinds = if wide() {
-            &JITTERED[..]
-        } else {
-            &JITTERED[at % 2..][..1]
-        };
-        emulated_as(schedule, kinds, &[600, 1, 127]);
+    for (schedule, _) in ALL {
+        emulated_as(schedule, &JITTERED, &[600, 1, 127]);
     }
 }

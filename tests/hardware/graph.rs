@@ -48,7 +48,7 @@ fn replays_and_launches_take_turns() {
                 rank.barrier()?;
             }
             // From here on rows that another M gives to another rank are there already, and peers push the same.
-            x.write(&Operands::all())?;
+            x.write(Operands::all())?;
             rank.synchronize()?;
             rank.barrier()?;
             for round in 0..ROUNDS {
@@ -116,7 +116,7 @@ fn slices_of_cudarc_are_used_in_order_and_may_be_dropped_at_once() {
         fine(Communicator::each(&world.ranks, |rank| {
             let op = built(rank, &schedules::ag_gemm())?;
             let Operands { x, .. } = Operands::new(rank)?;
-            x.write(&Operands::all())?;
+            x.write(Operands::all())?;
             let [m, side] = SIZE;
             let context = rank.gpu().cuda()?.context().clone();
             // Where ranks share a GPU, the driver may put a stream's first work behind a peer's wait.
@@ -170,7 +170,7 @@ fn a_slice_whose_stream_records_is_refused() {
         let rank = &world.ranks[0];
         let op = fine(built(rank, &schedules::ag_gemm()));
         let Operands { x, mut y, .. } = fine(Operands::new(rank));
-        fine(x.write(&Operands::all()));
+        fine(x.write(Operands::all()));
         let context = fine(rank.gpu().cuda()).context().clone();
         let (owns, launches) = [(); 2]
             .map(|()| context.new_stream().expect("a stream"))

@@ -146,7 +146,7 @@ fn layers(rank: &Communicator, again: bool) -> Result<String, Error> {
     let rows = m / rank.world() as usize;
     let mut z: UserBuffer<bf16> = rank.allocate("z", [rows, side])?;
     let whole = rank.zeros([m, side])?;
-    whole.write(&Operands::all())?;
+    whole.write(Operands::all())?;
     let stream = rank.gpu().stream()?;
     rank.synchronize().and_then(|()| rank.barrier())?;
     for m in [SIZE[0], 7, 640, 1] {
@@ -170,7 +170,7 @@ fn layers(rank: &Communicator, again: bool) -> Result<String, Error> {
     let launch = scatter.on(&stream).tensor("x", &whole).tensor("w", &w);
     launch.tensor("y", &mut z).launch()?.wait()?;
     summed(&z)?;
-    x.write(&Operands::all())?;
+    x.write(Operands::all())?;
     rank.synchronize().and_then(|()| rank.barrier())?;
     let graph = rank.capture(|s| {
         let launch = gather.on(s).tensor("x", &x).tensor("w", &w);

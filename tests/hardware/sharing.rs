@@ -30,7 +30,7 @@ fn a_waiting_kernel_holds_up_no_call_of_a_peer_that_finds_memory() {
     fine(Communicator::each(&world.ranks, |rank| {
         let op = built(rank, &schedules::ag_gemm())?;
         let Operands { x, .. } = Operands::new(rank)?;
-        x.write(&Operands::all())?;
+        x.write(Operands::all())?;
         let context = rank.gpu().cuda()?.context().clone();
         let stream = context.new_stream().expect("a stream");
         let mut y = stream.alloc_zeros::<bf16>(m * side).expect("memory");

@@ -3,6 +3,7 @@
 use super::{code, files, root, short};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// A module by its path from the crate's root: `["bench", "table"]`.
 type Module = Vec<String>;
@@ -95,7 +96,16 @@ fn read(code: &str, children: &BTreeSet<String>) -> File {
 struct Crate(BTreeMap<Module, File>);
 
 impl Crate {
-    fn of(dir: &str) -> Crate {
+    /// Read once: several tests look at it.
+    fn of(dir: &str) -> Arc<Crate> {
+        static READ: Mutex<BTreeMap<String, Arc<OnceLock<Arc<Crate>>>>> = Mutex::new(BTreeMap::new());
+        let mut all = READ.lock().expect("no panic");
+        let own = Arc::clone(all.entry(dir.to_owned()).or_default());
+        drop(all);
+        Arc::clone(own.get_or_init(|| Arc::new(Crate::read(dir))))
+    }
+
+    fn read(dir: &str) -> Crate {
         let base = root().join(dir);
         let named = |path: &Path| -> Module {
             let inside = path.strip_prefix(&base).expect("below").with_extension("");

@@ -3,7 +3,7 @@
 use super::cases::{self, FEATURES};
 use super::memory::{Running, SHAPES, SHAPES_IN_FP8, Shapes};
 use super::{each, userbuffers_of};
-use crate::wide::wide;
+use crate::wide::{in_turn, wide};
 use counterflow::{Communicator, Error};
 use counterflow_layers::overlap::{ModuleFlags, Parallel};
 use counterflow_layers::{
@@ -142,8 +142,8 @@ fn of_linear(
 fn no_step_of_a_linear_layer_builds_or_loads_anything() {
     let recipes = recipes();
     for (nth, fp8) in recipes.into_iter().enumerate() {
-        for parallel in [Parallel::Column, Parallel::Row] {
-            // Without `WIDE` a third of the cases has one recipe each, in turn.
+        for parallel in in_turn([Parallel::Column, Parallel::Row], nth) {
+            // Without `WIDE` a third of the cases of one kind of layers has one recipe each, in turn.
             let all = cases::of(parallel).into_iter().enumerate();
             let all = all.filter(|(at, _)| wide() || at % (3 * recipes.len()) == 3 * nth);
             // Scales of blocks do not allow it.

@@ -3,6 +3,7 @@
 
 use super::memory::flags;
 use super::{each, userbuffers_of};
+use crate::wide::in_turn;
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Tensor};
 use counterflow_layers::{
@@ -306,9 +307,11 @@ fn a_step_copies_no_more_bytes_than_this() {
         (Some(DelayedScaling::default().into()), shard),
         (Some(Float8BlockScaling::default().into()), 0),
     ];
-    for (recipe, wanted) in recipes {
-        for (name, layers) in LAYERS {
-            for (world, on) in [(2, true), (2, false), (1, false)] {
+    for (at, (recipe, wanted)) in recipes.into_iter().enumerate() {
+        for (nth, (name, layers)) in LAYERS.into_iter().enumerate() {
+            // Without `WIDE` one of these for each, in turn.
+            let ways = [(2, true), (2, false), (1, false)];
+            for (world, on) in in_turn(ways, 2 * at + nth) {
                 let firsts = [Some(true), Some(false)];
                 let run = |rank: &Arc<Communicator>| {
                     Ok(steps_of(rank, recipe, (on, &firsts), layers)?.copied)

@@ -276,9 +276,13 @@ fn of_layer(
     Ok(bits)
 }
 
-/// Cases of all layers, of which those of the sample run without `WIDE=1`, each in one world.
+/// Cases of all layers, of which those of the sample run without `WIDE=1`, each in one world; in processes the first of them.
 fn all(quantisation: Quantisation, sample: &[usize]) -> Count {
     let (mut turn, mut count) = (0, Count::default());
+    let sample = match processes::job() {
+        Some(_) => &sample[..1],
+        None => sample,
+    };
     for (layer, dgrads) in LAYERS {
         for dgrad in dgrads {
             let all = quantisation.worlds();
@@ -316,7 +320,8 @@ fn all(quantisation: Quantisation, sample: &[usize]) -> Count {
 
 #[test]
 fn layers_have_the_bits_of_layers_without_overlap() {
-    assert_eq!(all(Quantisation::None, &[1, 6, 12]), Count::ran(3, 13));
+    let some = if processes::job().is_some() { 1 } else { 3 };
+    assert_eq!(all(Quantisation::None, &[1, 6, 12]), Count::ran(some, 13));
 }
 
 #[test]

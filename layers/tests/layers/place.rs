@@ -1,6 +1,7 @@
 //! Gradients that come to where ranks gather them: no copy, the same bits, and a refusal of a place whose contents are gone.
 
 use super::{each, userbuffers_of};
+use crate::wide::in_turn;
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Tensor};
 use counterflow_layers::overlap::ModuleFlags;
@@ -135,8 +136,9 @@ fn a_place_for_a_gradient_has_the_bits_of_a_tensor_and_is_not_copied() {
         Some(Float8BlockScaling::default().into()),
     ];
     for world in [1, 2] {
-        for fp8 in recipes {
-            for on in [false, true] {
+        for (at, fp8) in recipes.into_iter().enumerate() {
+            // Without `WIDE` with or without overlap, in turn.
+            for on in in_turn([false, true], at + world as usize) {
                 each(world, |rank| of_rank(rank, fp8, on)).expect("ranks");
             }
         }

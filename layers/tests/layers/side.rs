@@ -10,9 +10,10 @@ use counterflow_layers::side::twin::{
 };
 use counterflow_layers::{Activation, RngTracker};
 use std::collections::BTreeSet;
+use std::fmt::Display;
 
 /// Fails where a number is further off than it may be. NaN is.
-fn near(what: &str, found: f64, wanted: f64, bound: f64) {
+fn near(what: impl Display, found: f64, wanted: f64, bound: f64) {
     let far = (found - wanted).abs();
     assert!(far <= bound, "{what} is {found}, not {wanted} ± {bound}");
 }
@@ -23,7 +24,7 @@ fn exponentials_and_logarithms() {
         let x = at as f32 / 1000.0;
         let wanted = f64::from(x).exp();
         near(
-            &format!("e^{x}"),
+            format_args!("e^{x}"),
             exp(x).into(),
             wanted,
             4.0 * OF_F32 * wanted,
@@ -39,7 +40,7 @@ fn exponentials_and_logarithms() {
         let x = (at as f32 / 1e4 - 10.0).exp2() * 3.7;
         let wanted = f64::from(x).ln();
         let bound = 4.0 * OF_F32 * wanted.abs().max(0.5);
-        near(&format!("ln {x}"), ln(x).into(), wanted, bound);
+        near(format_args!("ln {x}"), ln(x).into(), wanted, bound);
     }
     assert!(
         [0.0, -0.0, -1.0, f32::NEG_INFINITY, f32::NAN]
@@ -186,7 +187,7 @@ fn activations_of_every_number() {
                 continue;
             }
             let bound = OF_BF16 * wanted.abs() + 1e-34;
-            near(&format!("{name} of {x}"), found, wanted, bound);
+            near(format_args!("{name} of {x}"), found, wanted, bound);
         }
     }
 }

@@ -10,6 +10,7 @@ use counterflow::{
     Communicator, Dtype, Error, Layout, Program, QuantTensor, Scales, Tensor, op, schedules,
 };
 use half::f16;
+use ndarray::{Array2, s};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -143,15 +144,11 @@ fn suite<T: Number>(
             (y.read()?, rows)
         }
     };
-    // By slices: nothing optimises tests.
-    let partial = |row: usize, column: usize, of: std::ops::Range<usize>| {
-        let (x, w) = (&x.values[row * k..], &w.values[column * k..]);
-        let (mut at, mut sum) = (of.start, 0.0);
-        while at < of.end {
-            sum += x[at] * w[at];
-            at += 1;
-        }
-        sum
+    let product = |of: Range<usize>| {
+        let [x, w] = [&x, &w].map(|all| {
+            Array2::from_shape_vec((all.rows(), k), all.values.clone()).expect("rows of the depth")
+        });
+        x.slice(s![.., of.clone()]).dot(&w.slice(s![.., of]).t())
     };
     let golden: Vec<f64> = match suite {
         Suite::AgGemm => {
@@ -169,8 +166,9 @@ fn suite<T: Number>(
             let launch = alone.on(&**rank).tensor("x", &whole).tensor("w", &weight);
             launch.tensor("y", &mut y).launch()?.wait()?;
             let found = values(&y.read()?);
+            let exact = product(0..k);
             for (at, found) in found.iter().enumerate() {
-                let exact = partial(at / n_own, features.start + at % n_own, 0..k);
+                let exact = exact[[at / n_own, features.start + at % n_own]];
                 let bound = (T::ROUNDED + 2.0 * k as f64 * OF_F32) * exact;
                 assert!(
                     (found - exact).abs() <= bound,
@@ -183,11 +181,11 @@ fn suite<T: Number>(
             let each = rows
                 .clone()
                 .flat_map(|row| (0..n).map(move |column| (row, column)));
-            let of = |(row, column)| {
-                let part = |part: usize| {
-                    T::of(partial(row, column, k_own * part..k_own * (part + 1))).into()
-                };
-                T::of((0..world).map(part).sum()).into()
+            let part = |part: usize| product(k_own * part..k_own * (part + 1));
+            let parts: Vec<_> = (0..world).map(part).collect();
+            let of = |at: (usize, usize)| {
+                let sent = parts.iter().map(|part| T::of(part[at]).into());
+                T::of(sent.sum()).into()
             };
             each.map(of).collect()
         }

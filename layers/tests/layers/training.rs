@@ -258,7 +258,8 @@ fn epochs(losses: &[f64]) -> impl Iterator<Item = f64> {
 #[test]
 fn two_layers_learn_in_fp8_the_same_with_and_without_overlap_and_nearly_as_in_bf16() {
     let wide = crate::wide::wide();
-    let steps = if wide { 200 } else { 8 };
+    // One epoch, or 50.
+    let steps = if wide { 200 } else { EPOCH };
     let delayed = DelayedScaling {
         amax_history_len: 16,
         ..DelayedScaling::default()

@@ -58,7 +58,13 @@ fn emulated_ranks_send_partial_sums() {
                 continue;
             }
             let (matrix, what) = sending(of);
+            // Without `WIDE` one tile of each.
+            let kinds = match wide() {
+                true => matrix.kinds,
+                false => &matrix.kinds[number / 2 % matrix.kinds.len()..][..1],
+            };
             let matrix = Matrix {
+                kinds,
                 sizes: &[(272, 144)],
                 rows: &[300, 1],
                 ..matrix

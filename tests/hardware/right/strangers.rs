@@ -269,7 +269,7 @@ fn kernels_of_strangers_have_warps() {
                 .any(|(it, _)| it().name == program.name)
     });
     let all: Vec<_> = gated.chain(outsiders).collect();
-    let each = if wide() { 1 } else { 13 };
+    let each = if wide() { 1 } else { 23 };
     crate::parallel::in_parallel(all.len().div_ceil(each), |kernel| {
         let (_, program, variant) = &all[kernel * each];
         crate::case::checked(program, variant);

@@ -196,7 +196,7 @@ fn emulated_ranks_gather_what_they_wrote() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if crate::wide::wide() { 12 } else { 5 }, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Worlds of 1 to 8, with shards that are short or empty, and rows of every number of blocks.
     #[test]
