@@ -41,7 +41,7 @@ pub fn schedules(rank: &Communicator) -> Result<String, Error> {
     let shapes: Vec<Shape> = shapes.collect();
     let mut launches = 0;
     // Each process proves what it launches.
-    let all = (0..).zip(SCHEDULES).step_by(if few { 4 } else { 1 });
+    let all = (0..).zip(SCHEDULES).step_by(if few { 7 } else { 1 });
     let count = all.clone().count();
     for (number, schedule) in all {
         let program = schedule();

@@ -14,10 +14,18 @@ use counterflow::quantise::AllReduceNormBuilder;
 use counterflow::tuned::{self, Tuned};
 use counterflow::{Layout, Machine, Program, Shape, Variant, launch, schedules};
 use std::collections::BTreeSet;
+use std::sync::OnceLock;
 use std::time::Instant;
 
-/// Each kernel of the suite, and of what is packed beside it.
-fn wanted() -> Vec<(Probes, Program, Variant)> {
+type Wanted = Vec<(Probes, Program, Variant)>;
+
+/// Each kernel of the suite, and of what is packed beside it: made once.
+fn wanted() -> &'static Wanted {
+    static WANTED: OnceLock<Wanted> = OnceLock::new();
+    WANTED.get_or_init(of_all)
+}
+
+fn of_all() -> Wanted {
     let mut wanted = Vec::new();
     let none = Probes::default();
     let kinds = [
@@ -80,7 +88,7 @@ fn wanted() -> Vec<(Probes, Program, Variant)> {
 fn no_kernel_of_the_suite_needs_multicast() {
     let wanted = wanted();
     assert!(wanted.len() > 500, "only {}", wanted.len());
-    for (_, program, variant) in &wanted {
+    for (_, program, variant) in wanted {
         let kernel = lower(program, variant);
         let kernel = kernel.unwrap_or_else(|error| panic!("{}: {error}", program.name));
         assert!(!kernel.needs_multicast(), "{} {variant}", program.name);
@@ -93,7 +101,7 @@ fn each_schedule_has_a_kernel_in_each_layout_that_is_packed() {
     let mut seen = BTreeSet::new();
     for (_, program, variant) in wanted() {
         if seen.insert((program.name.clone(), variant.layout)) {
-            let kernel = lower(&program, &variant).and_then(verify::kernel);
+            let kernel = lower(program, variant).and_then(verify::kernel);
             let built = kernel.and_then(|kernel| sm90::build(&kernel));
             assert!(
                 built.is_ok(),
@@ -114,13 +122,13 @@ fn kernels_of_the_suite() {
     let start = Instant::now();
     let mut wanted: Vec<(Probes, CudaSource)> = Vec::new();
     for (probes, program, variant) in self::wanted() {
-        let (kernel, pipeline) = checked(&program, &variant);
+        let (kernel, pipeline) = checked(program, variant);
         assert!(!kernel.needs_multicast(), "{} {variant}", program.name);
         let source = match probes.trace {
             true => cuda::emit_traced(&pipeline).source,
             false => cuda::emit(&pipeline),
         };
-        let kernel = (probes, source);
+        let kernel = (*probes, source);
         if !wanted.contains(&kernel) {
             wanted.push(kernel);
         }

@@ -499,8 +499,17 @@ mod small {
     crate::each_schedule!(super::small);
 }
 
-/// The same on emulated ranks; `tests/schedules` has every world from 1 to 8. Without `WIDE` each kind runs in one of two worlds, by the
-/// length of the schedule's name, so that each kind is in both for some schedule.
+/// Both kinds of numbers, or without `WIDE` one of them, in turn.
+fn some_fills(at: usize) -> &'static [fn(u64) -> Fill] {
+    match (wide(), at % 2) {
+        (true, _) => &[Fill::Uniform, Fill::Integers],
+        (false, 0) => &[Fill::Uniform],
+        (false, _) => &[Fill::Integers],
+    }
+}
+
+/// The same on emulated ranks; `tests/schedules` has every world from 1 to 8. Without `WIDE` each kind runs in one of two worlds and with one
+/// kind of numbers, by the length of the schedule's name, so that each is in all for some schedule.
 pub fn emulated_as(schedule: Schedule, kinds: &'static [Kind], rows: &'static [u32]) {
     let turn = schedule().name.len();
     let worlds: &[u32] = if wide() { &[1, 2, 3, 4] } else { &[1, 3] };
@@ -513,7 +522,7 @@ pub fn emulated_as(schedule: Schedule, kinds: &'static [Kind], rows: &'static [u
             kinds,
             sizes: &[(136, 72)],
             rows,
-            fills: &[Fill::Uniform, Fill::Integers],
+            fills: some_fills(at + turn / 2),
             ..PLAIN
         };
         let ran = run(matrix.cases(schedule, ranks, 1), &Device::Cpu);
@@ -547,13 +556,15 @@ fn fp8_emulated(schedule: Schedule) {
     let number = FP8_GATHERS.iter().position(|it| *it == &*name);
     // Without `WIDE` one kind of scales of each schedule, in turn.
     let kinds = [Scales::PerRow, first, second, third];
-    let kinds = in_turn(kinds, number.expect("one of them"));
+    let number = number.expect("one of them");
+    let kinds = in_turn(kinds, number);
     let worlds: &[u32] = if wide() { &[1, 2, 3, 4] } else { &[3] };
     for scales in kinds {
         let matrix = Matrix {
             kinds: &FP8[1..],
             sizes: &[(136, 80)],
             rows: &[300, 1, 127, 7],
+            fills: some_fills(number / 2),
             scales: Some(scales),
             ..FP8_MATRIX
         };

@@ -268,8 +268,7 @@ impl<'a> Soak<'a> {
         let (first, rows) = next.own(self.rank);
         let lines = Lines::new(0, 1);
         let mut given = Vec::new();
-        (first..first + rows)
-            .for_each(|row| given.extend_from_slice(lines.of(next.version, row)));
+        (first..first + rows).for_each(|row| given.extend_from_slice(lines.of(next.version, row)));
         self.x.rows(first..first + rows)?.write(&given)
     }
 

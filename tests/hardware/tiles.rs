@@ -4,7 +4,7 @@ use crate::case::{Case, Device, Fill, References, checked, on};
 use crate::gpus;
 use crate::parallel::in_parallel;
 use crate::right::JITTER;
-use crate::wide::wide;
+use crate::wide::{in_turn, wide};
 use counterflow::codegen::program::Setting::{self, One, Pair};
 use counterflow::jit::Probes;
 use counterflow::{Dtype, Layout, Program, Shape, Variant, schedules};
@@ -377,12 +377,13 @@ fn shared_steps_agree_with_the_reference_without_a_gpu() {
     in_parallel(cases.len(), |case| {
         let (variant, sizes, rows, fill) = &cases[case];
         let built = checked(&schedules::gemm(), variant);
-        for (n, k) in &sizes[..2] {
+        // Without `WIDE` one of these sizes, in turn.
+        for (n, k) in in_turn([sizes[0], sizes[1]], case) {
             let rows = &rows[..if wide() { 4 } else { 2 }];
             let most = rows.iter().copied().max().unwrap_or(1);
             let shapes: Vec<_> = rows
                 .iter()
-                .map(|m| Shape::new(*m, *n, *k).up_to(most))
+                .map(|m| Shape::new(*m, n, k).up_to(most))
                 .collect();
             let case = Case::of(built.clone(), &shapes, 1);
             let outcome = case.run(&Device::Cpu, *fill);

@@ -98,7 +98,8 @@ struct Crate(BTreeMap<Module, File>);
 impl Crate {
     /// Read once: several tests look at it.
     fn of(dir: &str) -> Arc<Crate> {
-        static READ: Mutex<BTreeMap<String, Arc<OnceLock<Arc<Crate>>>>> = Mutex::new(BTreeMap::new());
+        static READ: Mutex<BTreeMap<String, Arc<OnceLock<Arc<Crate>>>>> =
+            Mutex::new(BTreeMap::new());
         let mut all = READ.lock().expect("no panic");
         let own = Arc::clone(all.entry(dir.to_owned()).or_default());
         drop(all);

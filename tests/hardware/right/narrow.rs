@@ -1,6 +1,6 @@
 //! Results of FP8: by a scale that is given, with amaxes and without, and by scales that launches make.
 
-use super::{FP8, FP8_MATRIX, KINDS, Matrix, Schedule, run};
+use super::{FP8, FP8_MATRIX, KINDS, Matrix, Schedule, run, some_fills};
 use crate::case::{Device, Kind, variant_of};
 use crate::wide::wide;
 use counterflow::jit::Probes;
@@ -64,7 +64,7 @@ fn emulated_ranks_make_scales() {
                 continue;
             }
             let (matrix, what) = making(of);
-            // Without `WIDE` one tile of each.
+            // Without `WIDE` one tile and one kind of numbers of each.
             let kinds = match wide() {
                 true => matrix.kinds,
                 false => &matrix.kinds[at % 2..][..1],
@@ -73,6 +73,7 @@ fn emulated_ranks_make_scales() {
                 kinds,
                 sizes: &[(272, 144)],
                 rows: &[300, 1],
+                fills: some_fills(at),
                 ..matrix
             };
             let ran = run(matrix.cases(schedule, ranks, 1), &Device::Cpu);

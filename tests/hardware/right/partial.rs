@@ -1,7 +1,7 @@
 //! Partial sums that travel in FP8, with scales that the tile makes.
 
 use super::narrow::{Making, of_each_world};
-use super::{FP8, FP8_MATRIX, KINDS, Matrix, Schedule, run};
+use super::{FP8, FP8_MATRIX, KINDS, Matrix, Schedule, run, some_fills};
 use crate::case::{Device, Fill};
 use crate::gpus;
 use crate::wide::wide;
@@ -58,7 +58,7 @@ fn emulated_ranks_send_partial_sums() {
                 continue;
             }
             let (matrix, what) = sending(of);
-            // Without `WIDE` one tile of each.
+            // Without `WIDE` one tile and one kind of numbers of each.
             let kinds = match wide() {
                 true => matrix.kinds,
                 false => &matrix.kinds[number / 2 % matrix.kinds.len()..][..1],
@@ -67,6 +67,7 @@ fn emulated_ranks_send_partial_sums() {
                 kinds,
                 sizes: &[(272, 144)],
                 rows: &[300, 1],
+                fills: some_fills(number),
                 ..matrix
             };
             let ran = run(matrix.cases(schedule, ranks, 1), &Device::Cpu);
