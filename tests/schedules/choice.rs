@@ -123,7 +123,7 @@ fn lowered(program: &Program, variant: &Variant) -> Result<Checked<Kernel>, Erro
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: if wide() { 200 } else { 24 }, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if wide() { 200 } else { 12 }, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn the_choice_is_that_of_all_predictions(

@@ -33,10 +33,10 @@ fn rows(world: u32) -> Vec<usize> {
     sampled(all, 2).collect()
 }
 
-/// Of every exchange, or without `WIDE` of two of them in each world.
+/// Of every exchange, or without `WIDE` of one of them in each world: each in a small one and a large one, of both types.
 fn same_bits<E: Half>(world: u32, seed: u64) {
     for (at, collective) in ALL.into_iter().enumerate() {
-        if !wide() && (at as u32 + world / 2) % 2 == 1 {
+        if !wide() && at != [0, 1, 2, 3, 1, 0, 3, 2][world as usize - 1] {
             continue;
         }
         let case = Case {
@@ -76,7 +76,7 @@ fn a_row_has_the_same_bits_in_launches_of_any_number_of_rows() {
             seed: 3,
         };
         let ranks = Communicator::emulated(4).expect("ranks");
-        let counts: Vec<usize> = (1..=MOST).rev().step_by(3).collect();
+        let counts: Vec<usize> = sampled((1..=MOST).rev().step_by(3), 3).collect();
         let all = rows_of::<bf16>(&ranks, case, &counts).unwrap_or_else(|error| panic!("{error}"));
         for (launch, rows) in all.iter().zip(&counts) {
             assert!(launch[..] == all[0][..*rows], "{case:?} of {rows} rows");
@@ -101,7 +101,7 @@ fn replays_between_launches_of_other_rows() {
             for rows in [11, 2] {
                 graphs.push(rank.capture(|recording| exchange.launch(recording, 0, rows))?);
             }
-            for round in 0..12 {
+            for round in sampled(0..12, 3) {
                 for (graph, rows) in graphs.iter().zip([11, 2]) {
                     exchange.fill(rank, 0, (round, rows))?;
                     rank.barrier()?;
@@ -140,7 +140,7 @@ fn ranks_without_rows_do_not_run_ahead() {
         let ranks = Communicator::emulated(world).expect("ranks");
         let done = Communicator::each(&ranks, |rank| {
             let mut exchange = Exchange::<bf16>::new(rank, case, true, (SETS, None))?;
-            for round in 0..3 {
+            for round in sampled(0..3, 3) {
                 let rows = |set: usize| 1 + (set + round) % 2;
                 for set in 0..SETS {
                     exchange.fill(rank, set, (round * SETS + set, rows(set)))?;

@@ -28,6 +28,8 @@ const GEMM_RS: &[Schedule] = &[schedules::gemm_rs];
 const AG: &[Schedule] = &[schedules::ag_gemm];
 /// Small enough for an unoptimised emulator.
 const SMALL: &str = "--arch cpu --set tiles=16x16 --m 64 --n 32 --k 32";
+/// As small, in tiles as large as users have.
+const LARGE_TILES: &str = "--arch cpu --set tiles=128x256 --m 64 --n 32 --k 32";
 const SMALL_AG: &str = "--arch cpu --set tiles=16x16 --set chunks=8 --m 64 --n 32 --k 32";
 
 /// What a call of the workbench gave.

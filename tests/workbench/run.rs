@@ -1,12 +1,15 @@
 //! `run`: what is compared with what, and what is not.
 
-use super::{AG, GEMM, GEMM_RS, SMALL, SMALL_AG, bad, good, has, object, schedules, tell};
+use super::{
+    AG, GEMM, GEMM_RS, LARGE_TILES, SMALL, SMALL_AG, bad, good, has, object, schedules, tell,
+};
+use crate::fixtures::wide::in_turn;
 use counterflow::given::{Given, Matrix};
 use counterflow_workbench::{REJECTED, Schedule, USAGE};
 
 #[test]
 fn the_library_is_safe_and_right_in_every_world() {
-    for schedule in counterflow::schedules::ALL {
+    for (at, schedule) in counterflow::schedules::ALL.into_iter().enumerate() {
         let program = schedule();
         // Tiles and chunks that an unoptimised emulator is quick with, and that divide nothing evenly.
         let set: Vec<String> = program
@@ -18,7 +21,7 @@ fn the_library_is_safe_and_right_in_every_world() {
                 _ => None,
             })
             .collect();
-        for world in [1, 2, 3, 5] {
+        for world in in_turn([1, 2, 3, 5], at) {
             let words = format!(
                 "run --arch cpu {} --m 75 --n 24 --k 40 --world {world} --seed {world} --json",
                 set.join(" ")
@@ -90,7 +93,7 @@ fn run_does_not_promise_what_it_did_not_compare() {
     );
     let why = object["ran"]["launches"][0]["not_compared"].as_str();
     assert!(why.is_some_and(|why| why.contains("is NaN")), "{object}");
-    let told = tell(LOGARITHM, SMALL);
+    let told = tell(LOGARITHM, LARGE_TILES);
     assert_eq!(told.code, REJECTED, "the demo, too");
 }
 

@@ -1,12 +1,16 @@
 //! What is only shown: a demo, timelines, kernels, lists, JSON, stages and colours.
 
-use super::{AG, ALL, GEMM, Output, SMALL_AG, bad, good, has, object, schedules, tell, tell_with};
+use super::{
+    AG, ALL, GEMM, LARGE_TILES, Output, SMALL_AG, bad, good, has, object, schedules, tell,
+    tell_with,
+};
 use counterflow_workbench::{GOOD, REJECTED, Surroundings, USAGE};
 use serde_json::Value as Json;
 
 #[test]
 fn demo_is_the_default_and_tells_all_three() {
-    let told = good(tell(AG, SMALL_AG));
+    // In tiles of which a layer has few: the prediction at its size walks through all of them.
+    let told = good(tell(AG, LARGE_TILES));
     has(
         &told.out,
         &[

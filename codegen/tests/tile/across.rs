@@ -66,7 +66,9 @@ fn sums_of_ragged_shards_and_of_fewer_rows_than_ranks() {
         for world in 1..=8 {
             let program = across::one_shot(to, TILE.into(), Mistake::None);
             let kernel = kernel(&program, cpu(world));
-            for m in sampled([1, 3, 7, 8, 13, 40, 61], 3) {
+            // The worlds have the rows in turn.
+            let first = if wide() { 0 } else { world as usize % 5 };
+            for m in sampled([1, 3, 7, 8, 13, 40, 61].into_iter().skip(first), 5) {
                 agrees(&kernel, &Shape::new(m, 16, 8));
             }
         }
@@ -191,7 +193,7 @@ fn launches_of_any_rows_follow_each_other() {
                 plan.unwrap_or_else(|found| panic!("{m}: {found}"))
             });
             let launches: Vec<_> = plans.iter().map(|plan| vec![&**plan]).collect();
-            for seed in 0..3 {
+            for seed in sampled(0..3, 3) {
                 let inputs = || interp::integers(3);
                 let outcome = interp::provoke(&kernel, &launches, &Options::seed(seed), inputs());
                 let outcome = outcome.unwrap_or_else(|failure| panic!("{world}: {failure}"));

@@ -116,7 +116,7 @@ fn blocks(kernel: &Kernel, scale: TensorId) -> (usize, usize, bool) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if wide() { 300 } else { 40 }))]
+    #![proptest_config(ProptestConfig::with_cases(if wide() { 300 } else { 20 }))]
 
     /// Any rectangle of a gathered tensor, over as many shards as it is.
     #[test]

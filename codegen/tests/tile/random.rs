@@ -91,7 +91,7 @@ fn examine(bytes: &[u8], seeds: u64, tally: &mut Tally) -> Result<(), TestCaseEr
 
 #[test]
 fn accepted_schedules_never_fail_and_rejected_ones_do() {
-    let cases = environment("RANDOM_CASES", if wide() { 500 } else { 60 });
+    let cases = environment("RANDOM_CASES", if wide() { 500 } else { 30 });
     let seeds = u64::from(environment("RANDOM_SEEDS", 16));
     let config = Config {
         cases,

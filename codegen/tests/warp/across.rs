@@ -99,7 +99,7 @@ fn sums_in_one_shot_have_right_warps() {
     let tiles = [(128, 256), (128, 128), (128, 64), (16, 128), (80, 256)];
     let worlds = [1, 2, 3, 4, 5, 6, 7, 8].map(|world| tiles.map(|tile| (world, tile)));
     let all = SUMS.map(|to| worlds.map(|each| each.map(|(world, tile)| (to, world, tile))));
-    for (to, world, tile) in sampled(all.into_iter().flatten().flatten(), 7) {
+    for (to, world, tile) in sampled(all.into_iter().flatten().flatten(), 9) {
         let program = one_shot(to, tune([tile]), Mistake::None);
         right(&program, &Variant::new(world));
     }

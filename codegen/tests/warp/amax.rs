@@ -89,7 +89,7 @@ fn each_subtile_is_measured_before_its_scale() {
         let tiles = tiles.map(|tile| variant.clone().set("tiles", tile));
         ["gemm", "ag_gemm"].map(|name| tiles.clone().map(|variant| (name, variant)))
     });
-    for (name, variant) in sampled(all.flatten(), 5) {
+    for (name, variant) in sampled(all.flatten(), 7) {
         let pipeline = built(&program(name), &variant).and_then(verify::pipeline);
         let pipeline = pipeline.unwrap_or_else(|error| panic!("{name} {variant}: {error}"));
         let mut taken = Vec::new();

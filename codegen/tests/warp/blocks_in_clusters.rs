@@ -1,5 +1,6 @@
 //! Scales of blocks in clusters: each CTA loads its own, beside the operands that it shares with the others.
 
+use crate::fixtures::wide::in_turn;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
@@ -34,9 +35,10 @@ fn built(scales: Scales, tile: (u32, u32), cluster: (u32, u32)) -> Result<Pipeli
 
 #[test]
 fn every_kind_has_clusters() {
-    for scales in [Scales::Blocks1d2d, Scales::Blocks2d1d, Scales::Blocks1d1d] {
-        for cluster in [(2, 1), (1, 2)] {
-            for tile in [(128, 128), (256, 128), (16, 64)] {
+    let kinds = [Scales::Blocks1d2d, Scales::Blocks2d1d, Scales::Blocks1d1d];
+    for (at, scales) in kinds.into_iter().enumerate() {
+        for (nth, cluster) in [(2, 1), (1, 2)].into_iter().enumerate() {
+            for tile in in_turn([(128, 128), (256, 128), (16, 64)], at + nth) {
                 let pipeline = built(scales, tile, cluster).and_then(verify::pipeline);
                 pipeline.unwrap_or_else(|error| panic!("{scales:?} {tile:?} {cluster:?}: {error}"));
             }

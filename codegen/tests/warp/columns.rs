@@ -121,10 +121,10 @@ fn all_warps_agree_with_the_schedule() {
         (true, After::Gated, (128, 128), false),
         (false, After::Nothing, (128, 256), false),
     ]);
-    // The sample has every fourth tile, and each epilogue once.
+    // The sample has each epilogue once, in ping-pong, in halves of a tile and by the host.
     let cases = cases.into_iter().enumerate();
     for (push, after, tile, ping_pong) in cases
-        .filter(|(at, _)| wide() || *at > 7 || at % 4 == 3)
+        .filter(|(at, _)| wide() || *at > 7 && *at != 9)
         .map(|(_, case)| case)
     {
         let program = fsdp(push, after, tile, ping_pong);
@@ -139,13 +139,13 @@ fn all_warps_agree_with_the_schedule() {
 /// Where the weight's rows are contiguous every shard is a matrix of its own, which copy engines move.
 #[test]
 fn shards_may_have_contiguous_rows() {
-    for layout in [Layout::Nn, Layout::Tn] {
-        for tile in [(128, 256), (128, 112), (256, 128)] {
-            let program = fsdp(false, After::Nothing, tile, false);
-            let pipeline = built(&program, layout).unwrap_or_else(|error| panic!("{error}"));
-            let checked = verify::pipeline(pipeline);
-            checked.unwrap_or_else(|error| panic!("{layout:?} {tile:?}: {error}"));
-        }
+    let tiles = [(128, 256), (128, 112), (256, 128)];
+    let all = [Layout::Nn, Layout::Tn].map(|layout| tiles.map(|tile| (layout, tile)));
+    for (layout, tile) in sampled(all.into_iter().flatten(), 2) {
+        let program = fsdp(false, After::Nothing, tile, false);
+        let pipeline = built(&program, layout).unwrap_or_else(|error| panic!("{error}"));
+        let checked = verify::pipeline(pipeline);
+        checked.unwrap_or_else(|error| panic!("{layout:?} {tile:?}: {error}"));
     }
     let program = fsdp(true, After::Nothing, (128, 128), false);
     insta::assert_snapshot!(built(&program, Layout::Nn).expect_err("refused"));

@@ -211,7 +211,7 @@ fn scales_and_codes_of_every_rank_equal_the_reference() {
     let programs: Vec<Program> = programs.into_iter().chain([three_outputs()]).collect();
     let worlds = (1..=8).zip([(130, 144, 80), (259, 400, 48)].into_iter().cycle());
     let all = worlds.flat_map(|of| programs.iter().map(move |program| (program, of)));
-    for (program, (world, (m, n, k))) in sampled(all, 5) {
+    for (program, (world, (m, n, k))) in sampled(all, 7) {
         let rules = rules();
         let shape = Shape::new(m, n, k);
         let of = square(program, world, rules[world as usize % rules.len()]);

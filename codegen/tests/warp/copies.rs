@@ -60,8 +60,8 @@ fn emulated(kernel: &Checked<Kernel>, rows: &[u32], seeds: std::ops::Range<u64>)
 fn right(mover: Mover, way: Way) {
     // The movers and ways have the worlds in turn.
     let at = ways::all().position(|of| of == (mover, way));
-    let worlds = in_turn([[1, 5], [2, 6], [3, 7], [4, 8]], at.unwrap_or(0));
-    for world in worlds.flatten() {
+    let worlds: [&[u32]; 7] = [&[1, 5], &[6], &[3], &[8], &[4], &[2], &[7]];
+    for world in in_turn(worlds, at.unwrap_or(0)).flatten().copied() {
         let kernel = kernel(mover, way, world);
         if world <= 4 {
             let (rows, seeds) = if wide() {

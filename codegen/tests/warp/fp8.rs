@@ -1,7 +1,7 @@
 //! Products of FP8: what the library's schedules become, and what is refused.
 
 use crate::fixtures::library;
-use crate::fixtures::wide::sampled;
+use crate::fixtures::wide::{in_turn, sampled};
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, Value};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{self, Bf16, E4M3, E5M2, F16, F32};
@@ -90,9 +90,10 @@ fn schedules_of_the_library_take_fp8_operands() {
 /// One operand e4m3 and the other e5m2, either way round, also where the tile's columns are on the instruction's M side.
 #[test]
 fn operands_have_a_type_each() {
-    for (first, second) in [(E4M3, E5M2), (E5M2, E4M3)] {
-        for name in ["gemm", "ag_gemm", "gemm_rs"] {
-            for (tile, [m, n]) in [((128, 128), [first, second]), ((80, 128), [second, first])] {
+    for (at, (first, second)) in [(E4M3, E5M2), (E5M2, E4M3)].into_iter().enumerate() {
+        for (nth, name) in ["gemm", "ag_gemm", "gemm_rs"].into_iter().enumerate() {
+            let tiles = [((128, 128), [first, second]), ((80, 128), [second, first])];
+            for (tile, [m, n]) in in_turn(tiles, at + nth) {
                 let variant = variant(first).rhs_dtype(second).set("tiles", tile);
                 let pipeline = built(&program(name), &variant).and_then(verify::pipeline);
                 let pipeline = pipeline.unwrap_or_else(|error| panic!("{name}: {error}"));

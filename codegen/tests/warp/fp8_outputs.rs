@@ -89,7 +89,7 @@ fn outputs_are_multiplied_by_their_scale_and_rounded_to_bytes() {
         let tiles = tiles.map(|tile| variant.clone().set("tiles", tile));
         ["gemm", "ag_gemm"].map(|name| tiles.clone().map(|variant| (name, variant)))
     });
-    for (name, variant) in sampled(all.flatten(), 5) {
+    for (name, variant) in sampled(all.flatten(), 7) {
         let pipeline = built(&program(name), &variant).and_then(verify::pipeline);
         let pipeline = pipeline.unwrap_or_else(|error| panic!("{name} {variant}: {error}"));
         let output = variant.asked(&Tensors::Outputs).element.expect("a type");

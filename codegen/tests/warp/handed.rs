@@ -1,7 +1,7 @@
 //! Several gathers, several products, and sums that are waited for in turn, in one kernel: right warps, or a rule that names a
 //! statement.
 //!
-//! `SEVERAL_CASES` says how many accepted random schedules are looked at, 10 by default and 200 with `WIDE`.
+//! `SEVERAL_CASES` says how many accepted random schedules are looked at, 6 by default and 200 with `WIDE`.
 
 use crate::fixtures::handed::{self, Move, PAIRS};
 use crate::fixtures::wide::{in_turn, wide};
@@ -71,7 +71,7 @@ fn products_of_two_depths_in_one_item_are_refused_at_the_second() {
 #[test]
 fn several_gathers_products_and_sums_have_right_warps_or_a_rule_names_a_statement() {
     let cases = std::env::var("SEVERAL_CASES");
-    let some = if wide() { 200 } else { 10 };
+    let some = if wide() { 200 } else { 6 };
     let cases = cases.map_or(some, |cases| cases.parse().expect("a number"));
     let (mut have, mut looked_at) = (0, 0);
     let mut rules: BTreeMap<String, usize> = BTreeMap::new();

@@ -84,7 +84,7 @@ fn names_of_the_user_are_none_of_the_texts_own() {
         names.extend(["plain_a", "plain_b", "plain_c"]);
         let mut clashes = BTreeSet::new();
         // Each is a tensor's once, and a counter's.
-        let apart = if wide() { 3 } else { 96 };
+        let apart = if wide() { 3 } else { 192 };
         for first in (0..names.len()).step_by(apart) {
             let name = |at: usize| names[(first + at) % names.len()];
             let [x, w, y] = [0, 1, 2].map(name);

@@ -167,7 +167,7 @@ fn of_their_own() -> Program {
 
 #[test]
 fn scales_in_a_loop_of_their_own() {
-    for world in [1, 2, 3, 4] {
+    for world in sampled([2, 1, 4, 3], 2) {
         let variant = Variant { world, ..variant() };
         assert!(text(&of_their_own(), &variant).contains("scales_copy("));
     }

@@ -1,7 +1,7 @@
 //! Scales of FP8 operands: what kernels become, that results are those of dequantised operands, and what is refused.
 
 use crate::fixtures::library;
-use crate::fixtures::wide::sampled;
+use crate::fixtures::wide::{in_turn, sampled};
 use counterflow_codegen::builder::{GemmOptions, RankExpr, ScheduleBuilder, Value, me, world};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
@@ -87,8 +87,9 @@ fn products_are_multiplied_by_the_scales_of_their_operands() {
 /// In swapped tiles rows lie elsewhere in a thread's accumulators; shards begin at rows of their own.
 #[test]
 fn tiles_of_every_sort_read_scales() {
-    for tile in [(16, 64), (80, 128), (128, 64), (128, 256)] {
-        for name in ["gemm", "ag_gemm"] {
+    let tiles = [(16, 64), (80, 128), (128, 64), (128, 256)];
+    for (at, tile) in tiles.into_iter().enumerate() {
+        for name in in_turn(["gemm", "ag_gemm"], at) {
             let variant = variant(Scales::PerRow).set("tiles", tile);
             let pipeline = built(&program(name), &variant).and_then(verify::pipeline);
             pipeline.unwrap_or_else(|error| panic!("{name} {variant}: {error}"));

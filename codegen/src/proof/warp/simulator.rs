@@ -12,7 +12,8 @@ use crate::kernel::Buffer;
 use crate::map::Map;
 use crate::program::TensorId;
 use crate::undo::{Fix, undone};
-use crate::warp::{Node, Scope};
+use crate::warp::{Elements, Node, Scope};
+use std::cell::RefCell;
 
 /// Nothing, or what goes wrong.
 pub(super) type Verdict = Result<(), Box<Diagnostic>>;
@@ -114,6 +115,9 @@ pub(super) struct Signal {
     pub saw: Bits,
 }
 
+/// Whether what became of products with these operands is what a tensor has stored.
+pub(super) type KnownValue = (TensorId, Elements, Vec<Option<[TensorId; 2]>>, bool);
+
 /// A counter cell.
 #[derive(Default)]
 pub(super) struct Cell {
@@ -148,6 +152,8 @@ pub(super) struct Simulator<'a> {
     pub watched: Vec<bool>,
     /// Numbers of all accumulators, by point.
     pub filled: Vec<Filled>,
+    /// What was found of values that are stored: every tile asks the same.
+    pub known_values: RefCell<Vec<KnownValue>>,
     /// The first step that does not keep the order of its item's statements. What goes wrong in the case itself says more,
     /// and is told first.
     pub out_of_turn: Option<Box<Diagnostic>>,
@@ -278,6 +284,7 @@ impl<'a> Simulator<'a> {
             amaxes: Map::default(),
             watched,
             filled: Filled::at_all(&case.pipeline.kernel),
+            known_values: RefCell::default(),
             out_of_turn: None,
         }
     }

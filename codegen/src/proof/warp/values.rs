@@ -2,7 +2,7 @@
 
 use super::filled::{POINTS, of_product};
 use super::held::{Applied, Fragment, Place, Summed};
-use super::simulator::{Agent, Simulator, Verdict};
+use super::simulator::{Agent, KnownValue, Simulator, Verdict};
 use super::step::Area;
 use super::trace;
 use crate::dtype::Dtype;
@@ -289,13 +289,23 @@ impl Simulator<'_> {
         fragment: &Fragment,
         elements: Elements,
     ) -> bool {
+        let operands = fragment.products.iter().map(|product| product.tensors);
+        let is_known = |(of, what, by, _): &&KnownValue| {
+            (*of, *what) == (tensor, elements) && by.iter().copied().eq(operands.clone())
+        };
+        if let Some((.., is)) = self.known_values.borrow().iter().find(is_known) {
+            return *is;
+        }
         let stored = |op: &OpKind| {
             let OpKind::Store { dst, value, .. } = op else {
                 return None;
             };
             (dst.buffer == tensor).then_some(*value)
         };
-        (0..POINTS).all(|point| self.is_value_at(point, &stored, fragment, elements))
+        let is = (0..POINTS).all(|point| self.is_value_at(point, &stored, fragment, elements));
+        let mut known = self.known_values.borrow_mut();
+        known.push((tensor, elements, operands.collect(), is));
+        is
     }
 
     /// True if it is what the schedule makes an amax of.
@@ -314,7 +324,8 @@ impl Simulator<'_> {
         (0..POINTS).all(|point| self.is_value_at(point, &measured, fragment, elements))
     }
 
-    /// True if it is a value of some op, of some number for each product, sum and load.
+    /// True if it is a value of some op, of some number for each product, sum and load. Of the products it depends on their operands
+    /// alone.
     fn is_value_at(
         &self,
         point: u32,

@@ -18,10 +18,12 @@ use std::collections::BTreeSet;
 
 #[test]
 fn what_reaches_every_rank_is_what_programs_say_in_every_world() {
-    let worlds = if wide() { 1..=8 } else { 1..=5 };
-    for world in worlds.chain(8..=8) {
-        for program in multicast::all(SMALL) {
-            agrees(&program, &Variant::new(world), &[29, 7, 1], 24, 16);
+    for world in 1..=8 {
+        // The sample has a third of the programs in each world, in turn.
+        for (at, program) in (0..).zip(multicast::all(SMALL)) {
+            if wide() || (at + world) % 3 == 0 {
+                agrees(&program, &Variant::new(world), &[29, 7, 1], 24, 16);
+            }
         }
     }
 }

@@ -77,7 +77,7 @@ fn scales_of_blocks_travel_with_their_rows() {
     let kinds = [Scales::Blocks1d2d, Scales::Blocks2d1d, Scales::Blocks1d1d];
     let all =
         gathers.map(|gather| kinds.map(|scales| (1..=8).map(move |world| (gather, scales, world))));
-    for ((made, scale), scales, world) in sampled(all.into_iter().flatten().flatten(), 13) {
+    for ((made, scale), scales, world) in sampled(all.into_iter().flatten().flatten(), 19) {
         let [x, w] = scales.blocks().expect("of blocks");
         let of_squares =
             [("x.scale", x), ("w.scale", w)].contains(&(scale, ScaleBlock::F32_128X128));
