@@ -51,6 +51,8 @@ mod proof;
 pub mod recording;
 pub mod rendezvous;
 mod retire;
+#[doc(hidden)]
+pub mod rotation;
 #[cfg(test)]
 #[path = "../tests/emulated/schedules.rs"]
 mod schedules;

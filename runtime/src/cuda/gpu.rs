@@ -33,6 +33,7 @@ pub struct Gpu {
     name: String,
     sms: u32,
     memory: u64,
+    l2: u64,
     capability: (i32, i32),
     unused: Arc<Unused>,
 }
@@ -66,10 +67,12 @@ impl Gpu {
         })?;
         let ask = |attribute| checked("ask the GPU", context.attribute(attribute));
         let sms = ask(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let l2 = ask(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?;
         Ok(Gpu {
             name: checked("ask the GPU's name", context.name())?,
             sms: sms.unsigned_abs(),
             memory: checked("ask the GPU's memory", context.total_mem())? as u64,
+            l2: l2.unsigned_abs().into(),
             capability: checked("ask the GPU's capability", context.compute_capability())?,
             context,
             context_number,
@@ -103,6 +106,11 @@ impl Gpu {
     /// Bytes of its memory.
     pub fn memory(&self) -> u64 {
         self.memory
+    }
+
+    /// Bytes of its L2 cache.
+    pub(crate) fn l2(&self) -> u64 {
+        self.l2
     }
 
     /// Rejects a GPU that our kernels do not support.

@@ -130,6 +130,14 @@ impl Gpu {
         }
     }
 
+    /// Bytes of its L2 cache.
+    pub(crate) fn l2(&self) -> u64 {
+        match &self.0 {
+            Kind::Cuda(gpu) => gpu.l2(),
+            Kind::Emulated(_) => emulated::L2,
+        }
+    }
+
     /// Facts that ranks in other processes need to know of it.
     ///
     /// # Errors

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// SMs of an emulated GPU: as many as an H200 has.
 pub(crate) const SMS: u32 = 132;
+/// Bytes of an emulated GPU's L2 cache: few, so that trials take operands by turns as on a GPU, and little memory.
+pub(crate) const L2: u64 = 1 << 20;
 /// Bytes of addresses of an emulated GPU.
 const MEMORY: u64 = 8 << 30;
 /// Bytes of a record's first word, which says that there is one.
@@ -127,6 +129,12 @@ impl Machine {
             runner.unpark();
         }
         Ok(point)
+    }
+
+    /// Bytes that are given out, and the most at a time since this was asked last.
+    #[cfg(test)]
+    pub fn taken_at_most(&self) -> [u64; 2] {
+        self.lock().memory.taken_at_most()
     }
 
     /// Goes on, as far as a question lets it.

@@ -75,6 +75,9 @@ pub(super) struct Allocations {
     /// Ends of freed ones.
     freed: BTreeMap<u64, u64>,
     next: u64,
+    /// The most bytes at a time.
+    #[cfg(test)]
+    most: u64,
 }
 
 impl Allocations {
@@ -93,7 +96,24 @@ impl Allocations {
         let block = Block::zeros(bytes as usize)?;
         let at = self.reserve(bytes);
         self.live.insert(at, block);
+        #[cfg(test)]
+        {
+            self.most = self.most.max(self.taken());
+        }
         Ok(at)
+    }
+
+    /// Bytes that are given out.
+    #[cfg(test)]
+    fn taken(&self) -> u64 {
+        self.live.values().map(|block| block.len as u64).sum()
+    }
+
+    /// Bytes that are given out, and the most at a time since this was asked last.
+    #[cfg(test)]
+    pub fn taken_at_most(&mut self) -> [u64; 2] {
+        let taken = self.taken();
+        [taken, std::mem::replace(&mut self.most, taken).max(taken)]
     }
 
     /// Zeroed memory at reserved addresses, up to that size.

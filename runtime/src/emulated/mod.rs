@@ -10,7 +10,7 @@ mod slots;
 mod steps;
 mod stream;
 
-pub(crate) use machine::{Gpu, Machine, Reached, SMS, is_dead};
+pub(crate) use machine::{Gpu, L2, Machine, Reached, SMS, is_dead};
 pub(crate) use pinned::{Pinned, Plain};
 pub(crate) use recorded::{Capture, Graph};
 pub(crate) use slots::{PAGE, Slots};

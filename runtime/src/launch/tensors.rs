@@ -102,7 +102,7 @@ impl Tensors {
     }
 
     /// One tensor's address, if it was given.
-    pub(super) fn place(&self, tensor: TensorId) -> Option<Placement> {
+    pub(crate) fn place(&self, tensor: TensorId) -> Option<Placement> {
         self.places.get(tensor.index()).copied().flatten()
     }
 

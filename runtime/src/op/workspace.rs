@@ -21,7 +21,8 @@ pub struct Workspace {
     /// Bytes of the GPU's memory elsewhere: tables of arrivals.
     pub own: u64,
     /// Bytes of the GPU's memory beside both that [`OpBuilder::build`](crate::OpBuilder::build) takes while it measures candidates,
-    /// and frees before it returns. None of it is to be reserved. Where it is not there, nothing is measured.
+    /// and frees before it returns. None of it is to be reserved. Each rank's own tensors are there several times, so that they come
+    /// from memory as in a program's layers; where there is too little for that, fewer times. Where there is none, nothing is measured.
     ///
     /// ```
     /// # use counterflow::{Communicator, schedules::AgGemmOp, tuning::Tuning};

@@ -8,11 +8,10 @@ use super::variants::Planned;
 use super::written::Holds;
 use counterflow_codegen::program::TensorId;
 use counterflow_runtime::launch::Loaded;
-use counterflow_runtime::{Communicator, Error};
+use counterflow_runtime::{Communicator, Error, rotation};
 
-/// The least bytes of all operand sets together: several times the L2 cache.
+/// The least bytes that are touched between two uses of a set: several times the L2 cache.
 const ROTATED: u64 = 256 << 20;
-const MOST_SETS: u64 = 16;
 
 impl Task<'_> {
     /// Number of sets of operands: so many that the cache does not hold them.
@@ -25,7 +24,7 @@ impl Task<'_> {
             let (bytes, _) = Loaded::needs(&first.built.kernel, &first.plan, tensor);
             bytes
         });
-        (ROTATED.div_ceil(of_operands + of_y + more.sum::<u64>()) + 1).min(MOST_SETS)
+        rotation::sets(of_operands + of_y + more.sum::<u64>(), ROTATED)
     }
 
     /// Room for that many sets. Collective.

@@ -2,7 +2,7 @@
 
 use super::super::typed::Launcher;
 use super::OpBuilder;
-use super::proofs::{Bucket, Measured, Proven, needs};
+use super::proofs::{Bucket, Measured, Proven, needs, sizes_of_own};
 use super::trial::{Contest, any, first_said};
 use crate::error::Error;
 use crate::family::{self, Family};
@@ -11,6 +11,7 @@ use crate::low_latency::Sizes;
 use crate::machines;
 use crate::op::workspace::Workspace;
 use crate::proof::Bits;
+use crate::rotation;
 use crate::tuned::{self, Key, Tuned, Winner};
 use crate::tuning::{Contender, Effort, Times, Tuning, contenders, read, text};
 use counterflow_codegen::bits::BitsClass;
@@ -254,15 +255,15 @@ impl<S: Launcher> OpBuilder<'_, S> {
         Ok(memory)
     }
 
-    /// Bytes of the GPU's memory that measuring takes: the candidates are loaded together.
+    /// Bytes of the GPU's memory that measuring takes: the candidates are loaded together, and each rank's own tensors take turns.
     fn memory_to_measure(&self, candidates: &[Proven]) -> u64 {
-        let own = needs(candidates).into_values();
-        let own = own.filter_map(|(bytes, in_heap)| (!in_heap).then_some(bytes));
         let heap = match candidates.iter().all(Proven::is_alone) {
             true => 0,
             false => self.rank.control_bytes() + self.heap_to_measure(candidates),
         };
-        heap + self.memory(candidates).own + own.sum::<u64>()
+        let own: u64 = sizes_of_own(candidates).map(|(_, bytes)| bytes).sum();
+        let sets = rotation::sets(own, self.rank.gpu().l2());
+        heap + self.memory(candidates).own + sets * own
     }
 
     /// Bytes of that in a heap of its own.
@@ -313,7 +314,11 @@ impl<S: Launcher> OpBuilder<'_, S> {
     }
 
     /// The candidates of a bucket that there is time to measure, and how. None of fewer than two.
-    fn contest(&self, bucket: Bucket<'_>, tuning: Tuning) -> Result<Option<Candidates>, Error> {
+    pub(super) fn contest(
+        &self,
+        bucket: Bucket<'_>,
+        tuning: Tuning,
+    ) -> Result<Option<Candidates>, Error> {
         let mut candidates = self.candidates(bucket, tuning)?;
         let machine = |program: &Program| self.machine(program);
         let seconds = candidates.iter().map(|one| one.predicted(&machine));

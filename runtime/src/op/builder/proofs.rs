@@ -446,6 +446,12 @@ pub(super) fn needs(candidates: &[Proven]) -> BTreeMap<String, (u64, bool)> {
     all
 }
 
+/// Those of a rank alone: their names and bytes.
+pub(super) fn sizes_of_own(candidates: &[Proven]) -> impl Iterator<Item = (String, u64)> {
+    let all = needs(candidates).into_iter();
+    all.filter_map(|(name, (bytes, in_heap))| (!in_heap).then_some((name, bytes)))
+}
+
 /// A stage's proof, where its tensors come from, and whether it moves rows of the result.
 type Wired = (Arc<Proof>, (Vec<Option<Source>>, bool));
 

@@ -150,7 +150,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
             effort,
             alone,
         } = contest;
-        let memory = Memory::new(rank, candidates, limits.host)?;
+        let mut memory = Memory::new(rank, candidates, limits.host)?;
         let any = |own| any(rank, alone, own);
         let room = self.rank.heap_use();
         let room = room.reserved.saturating_sub(room.used);
@@ -195,6 +195,8 @@ impl<S: Launcher> OpBuilder<'_, S> {
             });
         }
         faults::fails(Fault::Fails)?;
+        // Last, of what memory is left.
+        memory.adds_sets(rank)?;
         // An emulated launch takes milliseconds.
         let effort = match rank.gpu().is_emulated() {
             true => Effort {

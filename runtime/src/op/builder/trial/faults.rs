@@ -12,6 +12,8 @@ pub(super) enum Fault {
     Fails,
     /// It loads no candidate.
     Refuses,
+    /// It has memory for one set of tensors.
+    Full,
 }
 
 /// Time that a kernel waits for a peer in a trial that is to stall.

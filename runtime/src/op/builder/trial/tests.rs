@@ -1,16 +1,22 @@
 //! What a trial's end leaves of the communicator that builds the op, on emulated ranks.
 
-use super::Limits;
 use super::faults::{self, Fault};
+use super::memory::Memory;
+use super::{Limits, OpBuilder, Proven};
 use crate::communicator::Communicator;
 use crate::emulated::{self, Machine};
 use crate::error::Error;
 use crate::metrics::Why;
+use crate::op::builder::proofs::Measured;
 use crate::op::{ByName, Op};
 use crate::rendezvous::Threads;
-use crate::schedules::gather_of_choices;
+use crate::rotation;
+use crate::schedules::{gather_of_choices, product_of_choices};
 use crate::tuning::Tuning;
+use counterflow_codegen::program::TensorId;
 use half::bf16;
+use std::cell::Cell;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const SIZE: [usize; 3] = [128, 128, 64];
@@ -157,6 +163,116 @@ fn a_trial_takes_nothing_of_the_heap() {
         assert!(rank.heap_use().peak <= memory.heap);
         rank.barrier()
     });
+}
+
+/// A rank alone, and its machine.
+fn alone(part: impl Fn(&Communicator, &Arc<Machine>) -> Result<(), Error> + Sync) {
+    let machine = Machine::new(1, 0, u64::MAX);
+    let gpu = emulated::Gpu::of(&machine, 0).into();
+    let ranks = Communicator::of(vec![gpu], Some(2 << 20), Duration::from_secs(60));
+    let done = Communicator::each(&ranks.expect("a rank"), |rank| part(rank, &machine));
+    done.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Of 44 sets, of five, and of one that alone has more than the cache.
+const PRODUCTS: [([usize; 3], u64); 3] = [([64; 3], 44), ([128, 128, 512], 5), ([16, 64, 8192], 1)];
+
+fn bytes_of_set([m, n, k]: [usize; 3]) -> u64 {
+    2 * (m * k + n * k + m * n) as u64
+}
+
+#[test]
+fn what_a_trial_takes_was_told_and_is_free_when_the_op_is_built() {
+    for (size, sets) in PRODUCTS {
+        let each = bytes_of_set(size);
+        let most = [false, true].map(|full| {
+            let most_taken = Mutex::new(0);
+            alone(|rank, machine| {
+                let [m, n, k] = size;
+                let program = product_of_choices();
+                let builder = || rank.op(&program).tuning(Tuning::Quick).up_to(m, n, k);
+                let told = builder().workspace()?;
+                assert!(told.tuning >= sets * each, "{told:?}");
+                let taken = || {
+                    rank.synchronize()?;
+                    Ok::<_, Error>(machine.taken_at_most())
+                };
+                // The first op of a rank makes what all have.
+                let _first = builder().tuning(Tuning::Off).build()?;
+                let [before, _] = taken()?;
+                faults::make(full.then_some(Fault::Full));
+                let op = builder().build();
+                faults::make(None);
+                let op = op?;
+                assert_eq!(op.unmeasured(1), None, "one set is enough to measure");
+                let [after, most] = taken()?;
+                assert!(most - before <= told.tuning + told.own, "{told:?}");
+                // The same op, whose winner is known by now.
+                let _again = builder().build()?;
+                let [again, _] = taken()?;
+                assert!(after - before < again - after + each, "left by the trial");
+                *most_taken.lock().expect("nobody failed") = most - before;
+                Ok(())
+            });
+            most_taken.into_inner().expect("nobody failed")
+        });
+        let [all, full] = most;
+        assert!(all >= sets * each, "{size:?}: {all}");
+        assert!(
+            full >= each && full + (sets - 1) * each < all + each,
+            "{size:?}: {most:?}"
+        );
+    }
+}
+
+#[test]
+fn more_than_the_cache_holds_is_touched_before_a_tensor_comes_again() {
+    for (size, sets) in PRODUCTS {
+        alone(|rank, machine| {
+            let [m, n, k] = size;
+            let program = product_of_choices();
+            let builder: OpBuilder<'_, _> = rank.op(&program).up_to(m, n, k);
+            let (each, l2) = (bytes_of_set(size), rank.gpu().l2());
+            assert_eq!(rotation::sets(each, l2), sets);
+            let turns = |candidates: &[Proven]| {
+                let [before, _] = machine.taken_at_most();
+                let mut memory = Memory::new(rank, candidates, rank.timeout())?;
+                memory.adds_sets(rank)?;
+                assert_eq!(machine.taken_at_most()[0] - before, sets * each);
+                let mut places = Vec::new();
+                // Whichever candidate comes next.
+                for turn in 0..2 * sets as usize {
+                    let candidate = &candidates[turn % candidates.len()];
+                    let tensors = memory.tensors(candidate).next().expect("a stage");
+                    let place = |id| tensors.place(TensorId(id)).expect("a tensor");
+                    places.push([0, 1, 2].map(place));
+                }
+                let (first, again) = places.split_at(sets as usize);
+                assert_eq!(first, again, "in turns");
+                for tensor in 0..3 {
+                    let mut starts: Vec<_> = first.iter().map(|set| set[tensor].own).collect();
+                    starts.sort_unstable();
+                    starts.dedup();
+                    assert_eq!(starts.len() as u64, sets, "memory of its own");
+                }
+                let touched: u64 = first[1..].iter().flatten().map(|place| place.bytes).sum();
+                assert!(touched > l2 || each > l2);
+                drop(memory);
+                rank.synchronize()?;
+                assert_eq!(machine.taken_at_most()[0], before);
+                Ok::<_, Error>(())
+            };
+            let seen = Cell::new(false);
+            builder.proofs(&|bucket, _| {
+                let contest = builder.contest(bucket, Tuning::Quick)?;
+                turns(&contest.expect("candidates").0)?;
+                seen.set(true);
+                Ok(Measured::Stays)
+            })?;
+            assert!(seen.get());
+            Ok(())
+        });
+    }
 }
 
 /// A kernel of another communicator whose peer stands behind a candidate waits for the trial to give up.
