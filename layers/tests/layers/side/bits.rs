@@ -38,17 +38,17 @@ fn all(rank: &Arc<Communicator>, whole: bool) -> Result<Vec<(String, Vec<u32>)>,
     };
     for kind in [Normalization::LayerNorm, Normalization::RmsNorm] {
         let norm = NormKernels::load(rank, Norm::new(kind))?;
-        // One row; some; more than there are slabs, each with more rows than are on their way; the longer ones of another kernel; and those
-        // whose last columns come from memory.
+        // One row; some; more than there are slabs, each with more rows than are on their way, of one eight and of two for each thread; the
+        // longer ones of another kernel; and those whose last columns come from memory.
         let shapes = [
             [1, 8],
             [37, 72],
             [2400, 72],
-            [800, 2056],
+            [300, 8192],
             [400, 8200],
             [270, 16_392],
         ];
-        for shape in shapes.into_iter().take(if whole { 6 } else { 2 }) {
+        for shape in shapes.into_iter().take(if whole { usize::MAX } else { 2 }) {
             let (x, dy, gamma) = (
                 tensor(rank, shape, 1)?,
                 tensor(rank, shape, 2)?,
@@ -62,7 +62,8 @@ fn all(rank: &Arc<Communicator>, whole: bool) -> Result<Vec<(String, Vec<u32>)>,
                 (rank.zeros([1, shape[1]])?, rank.zeros([1, shape[1]])?);
             let to = beta.is_some().then_some(&mut of_beta);
             let (of, to) = ((&gamma, &statistics), (&mut of_gamma, to));
-            norm.backward(shape, (&x, &dy), of, Some(&y), &mut dx, to)?;
+            let beside = (shape[0] != 2400).then_some(&y);
+            norm.backward(shape, (&x, &dy), of, beside, &mut dx, to)?;
             for (name, tensor) in [("y", &y), ("dx", &dx)] {
                 of_bf16(&format!("{kind:?} {shape:?}: {name}"), tensor)?;
             }
@@ -166,10 +167,12 @@ fn all(rank: &Arc<Communicator>, whole: bool) -> Result<Vec<(String, Vec<u32>)>,
         [4, 64],
         [1100, 264],
         [2, 33_000],
-        [530, 40_000],
-        [140, 114_696],
+        [280, 40_000],
+        [140, 57_352],
+        [3, 114_696],
     ];
-    for [rows, columns] in shapes.into_iter().take(if whole { 4 } else { 3 }) {
+    for [rows, columns] in shapes.into_iter().take(if whole { usize::MAX } else { 3 }) {
+        let scale = if rows == 1100 { -0.3 } else { 0.3 };
         let mut logits = tensor(rank, [rows, columns], 7)?;
         if rows == 4 {
             let mut some = logits.read()?;
@@ -184,7 +187,7 @@ fn all(rank: &Arc<Communicator>, whole: bool) -> Result<Vec<(String, Vec<u32>)>,
             (0..rows).map(|row| (row * 4099 % (columns + 1)) as u32),
         ))?;
         let mut gradient = rank.zeros(logits.shape())?;
-        loss.cross_entropy(&logits, &targets, 0.3, &mut losses, &mut gradient)?;
+        loss.cross_entropy(&logits, &targets, scale, &mut losses, &mut gradient)?;
         of_bf16(
             &format!("{rows} x {columns} logits: the gradient"),
             &gradient,
