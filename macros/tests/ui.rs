@@ -44,6 +44,18 @@ fn compiled(file: &str, counterflow: &Path) -> Output {
     command.output().expect("rustc starts")
 }
 
+/// Whether cargo compiled this library from the checkout: the file that it leaves beside it names the sources. Other steps build it from its
+/// package, in whose messages files have other names.
+fn of_checkout(library: &Path) -> bool {
+    let name = library.file_stem().unwrap().to_string_lossy();
+    let sources = library.with_file_name(format!("{}.d", name.trim_start_matches("lib")));
+    let checkout = fs::canonicalize(ROOT).unwrap().join("src/lib.rs");
+    let checkout = checkout.to_string_lossy();
+    let sources = fs::read_to_string(sources).unwrap_or_default();
+    let mut sources = sources.split_whitespace();
+    sources.any(|source| source == "src/lib.rs" || source == checkout)
+}
+
 /// The newest `counterflow` beside this program that has all that a right file needs. Other steps build it with fewer features.
 fn facade() -> PathBuf {
     let program = std::env::current_exe().unwrap();
@@ -54,6 +66,7 @@ fn facade() -> PathBuf {
             let name = entry.file_name().to_string_lossy().into_owned();
             name.starts_with("libcounterflow-") && name.ends_with(".rlib")
         })
+        .filter(|entry| of_checkout(&entry.path()))
         .map(|entry| (entry.metadata().unwrap().modified().unwrap(), entry.path()))
         .collect();
     all.sort();
